@@ -1,0 +1,15 @@
+"""The task of one slice of an embeddings request."""
+
+from typing import Any
+
+import msgspec
+
+from tasks.celery import app
+from tasks.contracts import EMBED_TASK, EmbedRequest
+from tasks.worker import runtime
+
+
+@app.task(name=EMBED_TASK)
+def embed(message: dict[str, Any]) -> None:
+    """Run an `EmbedRequest`; its vectors go to the API process that sent it."""
+    runtime().run("embed", msgspec.convert(message, EmbedRequest))

@@ -1,0 +1,102 @@
+"""One request inside the engine process: turns what the engine says into frames, exactly one of them terminal."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from tasks.contracts import Delta, ErrorCode, Failed, Finished, FinishReason, Progress, Timings, Usage
+from tasks.engines.base import EngineError, Ticket
+from tasks.frames import FramePublisher, Outbox
+
+log = logging.getLogger(__name__)
+
+
+class RequestRun:
+    """FrameSink of one request. Its end is reported once, whoever ends it: the engine, a cancel, or a shutdown."""
+
+    def __init__(
+        self, request_id: str, outbox: Outbox, publisher: FramePublisher, on_ended: Callable[["RequestRun", str], None]
+    ) -> None:
+        self.request_id = request_id
+        self.outbox = outbox
+        self.ticket: Ticket | None = None
+        self.lock = threading.RLock()
+        self.active_at = time.monotonic()  #: when it last made progress, for the watchdog
+        self._publisher = publisher
+        self._on_ended = on_ended
+        self._cancelled = threading.Event()
+        self._failed = False
+        self._ended = False
+
+    # -- FrameSink, on the decode thread -----------------------------------------------------------
+
+    def progress(self, done: int, total: int) -> None:
+        self.active_at = time.monotonic()
+        with self.lock:
+            self.outbox.put(Progress, done, total)
+
+    def delta(self, text: str, tokens: int) -> None:
+        self.active_at = time.monotonic()
+        with self.lock:
+            if not self._failed:
+                self.outbox.put(Delta, text, tokens)
+
+    def finished(self, reason: FinishReason, usage: Usage, timings: Timings) -> None:
+        with self.lock:
+            if not self._failed:
+                self.outbox.put(Finished, reason, usage, timings)
+        log.info(
+            "request finished",
+            extra={
+                "request_id": self.request_id,
+                "finish_reason": reason.value,
+                "prompt_tokens": usage.prompt_tokens,
+                "cached_tokens": usage.cached_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "prompt_ms": round(timings.prompt_ms, 1),
+                "predicted_ms": round(timings.predicted_ms, 1),
+            },
+        )
+        self._end("finished")
+
+    def failed(self, error: EngineError) -> None:
+        self.fail(error.code, error.message, error.param)
+        self._end("failed")
+
+    def cancelled(self, usage: Usage) -> None:
+        log.info(
+            "request cancelled", extra={"request_id": self.request_id, "completion_tokens": usage.completion_tokens}
+        )
+        self._end("cancelled")
+
+    # -- any thread --------------------------------------------------------------------------------
+
+    def fail(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+        """Tell the client, once. The engine may still be busy with it: `cancel` ends that."""
+        with self.lock:
+            if self._failed or self._ended:
+                return
+            self._failed = True
+            self.outbox.put(Failed, code, message, param)
+        log.warning("request failed", extra={"request_id": self.request_id, "code": code.value, "reason": message})
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+        with self.lock:
+            ticket = self.ticket
+        if ticket is not None:
+            ticket.cancel()
+
+    def is_cancelled(self) -> bool:
+        """Asked by the embedder between two calls; that it asks is progress."""
+        self.active_at = time.monotonic()
+        return self._cancelled.is_set()
+
+    def _end(self, outcome: str) -> None:
+        with self.lock:
+            if self._ended:
+                return
+            self._ended = True
+        self._publisher.end(self.outbox)
+        self._on_ended(self, outcome)

@@ -1,0 +1,220 @@
+"""A worker's life inside Celery: models first, tasks then; drain at the end.
+
+`celery -A tasks worker` imports this module (worker_config.imports), which hooks a bootstep in before the consumer.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from typing import Any, ClassVar
+
+from celery import bootsteps, signals
+from celery.worker import state as celery_state
+
+from tasks.celery import app, redis_url
+from tasks.claims import Claims
+from tasks.contracts import (
+    EmbedRequest,
+    ErrorCode,
+    Failed,
+    GenerateRequest,
+    Lane,
+    WorkerState,
+    WorkerStatus,
+    queue_name,
+)
+from tasks.engine_host import LOST, EngineFailed, EngineHost
+from tasks.engines.base import Cancelled, ModelLoadError
+from tasks.frames import publish_failure, sync_redis
+from tasks.heartbeat import Heartbeat
+from tasks.log import configure_logging, without_paths
+from tasks.model_store import resolve_models
+from tasks.retry import until_redis_answers
+from tasks.settings import ENV_FILE, Settings, load_settings
+from tasks.settings_problems import unknown_variables
+from tasks.worker_name import served_models_key, worker_name
+
+log = logging.getLogger(__name__)
+
+EXIT_CANNOT_START = 78  #: EX_CONFIG of sysexits.h: starting again would not help
+
+
+class WorkerRuntime:
+    """What one worker process holds: the engine host, the heartbeat, the claims."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = worker_name(settings)
+        self.boot_id = secrets.token_hex(6)
+        self._url = redis_url(settings)
+        self._redis = sync_redis(self._url)
+        self._claims = Claims(sync_redis(self._url), f"{self.name}#{self.boot_id}")
+        models = served_models_key(settings)
+        self._queues = {lane.value: queue_name(lane, models) for lane in Lane}
+        self._status = WorkerStatus.LOADING
+        self._message = ""
+        self._progress = 0.0
+        self._mean_run_s = 0.0
+        self._draining = False
+        self._host: EngineHost | None = None
+        self._heartbeat = Heartbeat(sync_redis(self._url), self._state)
+
+    def start(self) -> None:
+        """Find or download the models and load them.
+
+        Raises ModelLoadError or EngineFailed; WorkerShutdown on SIGTERM.
+        """
+        self._heartbeat.start()
+        try:
+            resolved = resolve_models(self.settings, self._downloading, lambda: celery_state.should_stop is not None)
+            self._host = EngineHost(resolved, self.name, self.boot_id, self._url, self._set_state)
+            self._host.start()
+            self._host.wait_ready(celery_state.maybe_shutdown)
+        except (ModelLoadError, EngineFailed) as exc:
+            self._set_state(WorkerStatus.FAILED, str(exc))
+            raise
+        except Cancelled:  # SIGTERM during a download
+            celery_state.maybe_shutdown()
+
+    def stop(self) -> None:
+        if self._host is not None:
+            self._host.stop()
+        self._heartbeat.stop()
+
+    def drain(self) -> None:
+        """Take nothing new; what still runs after LIS_DRAIN_TIMEOUT ends with an error frame."""
+        self._draining = True
+        self._set_state(WorkerStatus.DRAINING, "shutting down")
+        if self._host is not None:
+            message = "The worker was shut down before the answer was whole."
+            timer = threading.Timer(
+                self.settings.drain_timeout_s, self._host.fail_all, (ErrorCode.WORKER_SHUTDOWN, message)
+            )
+            timer.daemon = True
+            timer.start()
+
+    def run(self, kind: str, request: GenerateRequest | EmbedRequest) -> None:
+        """Claim the request and have the engine run it; block until it has ended. Do nothing when nobody waits."""
+        host = self._host
+        assert host is not None
+        host.wait_ready(celery_state.maybe_shutdown)
+        queue = self._queues[request.lane.value]
+        if not until_redis_answers(lambda: self._claims.claim(request.id, queue), "claim"):
+            log.info("request dropped: nobody waits for it", extra={"request_id": request.id})
+            return
+        began = time.monotonic()
+        self._heartbeat.now()
+        outcome = host.run(kind, request)
+        if outcome == LOST:
+            lost = Failed(
+                request.id, request.attempt, -1, ErrorCode.ENGINE_LOST, "The engine that ran this request died."
+            )
+            until_redis_answers(lambda: publish_failure(self._redis, request.reply_to, lost), "failure frame")
+        elif kind == "run":
+            self._measure(time.monotonic() - began)
+        until_redis_answers(lambda: self._claims.release(request.id), "release")
+        self._heartbeat.now()
+
+    def _measure(self, run_s: float) -> None:
+        self._mean_run_s = run_s if self._mean_run_s == 0 else 0.8 * self._mean_run_s + 0.2 * run_s
+
+    def _downloading(self, message: str, fraction: float) -> None:
+        if int(fraction * 10) > int(self._progress * 10):
+            log.info("%s", message)
+        self._progress = fraction
+        self._set_state(WorkerStatus.DOWNLOADING, message)
+
+    def _set_state(self, status: WorkerStatus, message: str) -> None:
+        if self._draining and status is not WorkerStatus.FAILED:
+            status, message = WorkerStatus.DRAINING, "shutting down"
+        if status is not self._status or (message != self._message and status is not WorkerStatus.DOWNLOADING):
+            log.info("worker %s", status.value, extra={"detail": message} if message else {})
+        self._status, self._message = status, without_paths(message)
+        self._heartbeat.now()
+
+    def _state(self) -> WorkerState:
+        host = self._host
+        return WorkerState(
+            name=self.name,
+            boot_id=self.boot_id,
+            status=self._status,
+            message=self._message,
+            progress=self._progress,
+            models=host.models if host is not None else [],
+            queues=self._queues,
+            slots=self.settings.parallel,
+            running=host.running_ids() if host is not None else [],
+            embedding_batch_size=self.settings.embedding_batch_size,
+            mean_run_s=self._mean_run_s,
+            beat_ms=int(time.time() * 1000),
+        )
+
+
+_runtime: WorkerRuntime | None = None
+
+
+def runtime() -> WorkerRuntime:
+    """This worker process's runtime. Only inside a running worker."""
+    assert _runtime is not None, "tasks run inside `celery -A tasks worker` only"
+    return _runtime
+
+
+class ModelsStep(bootsteps.StartStopStep):
+    """Loads the models before the consumer takes the first task, and frees them after the last."""
+
+    requires: ClassVar[set[str]] = {"celery.worker.components:Pool"}
+
+    def start(self, parent: Any) -> None:
+        global _runtime
+        for line in unknown_variables(Settings, ENV_FILE):
+            log.warning("%s", line)
+        _runtime = WorkerRuntime(load_settings())
+        try:
+            _runtime.start()
+        except (ModelLoadError, EngineFailed) as exc:
+            log.error("cannot start: %s", exc)
+            raise SystemExit(EXIT_CANNOT_START) from None
+
+    def stop(self, parent: Any) -> None:
+        if _runtime is not None:
+            _runtime.stop()
+
+    terminate = stop
+
+
+class RestoreStep(bootsteps.StartStopStep):
+    """Puts back into the queue what this worker had taken and not acknowledged when it was killed.
+
+    Celery would do so after the visibility timeout, a day. The keys are this worker's own (worker_config).
+    """
+
+    requires: ClassVar[set[str]] = {"celery.worker.consumer.tasks:Tasks"}
+    restored = False
+
+    def start(self, parent: Any) -> None:
+        if RestoreStep.restored:
+            return  # after a reconnect the unacknowledged ones are running here
+        RestoreStep.restored = True
+        channel = parent.task_consumer.channel
+        with channel.conn_or_acquire() as client:
+            tags = client.hkeys(channel.unacked_key)
+        for tag in tags:
+            channel.qos.restore_by_tag(tag if isinstance(tag, str) else tag.decode(), leftmost=True)
+        if tags:
+            log.info("restored tasks of a killed worker", extra={"tasks": len(tags)})
+
+
+app.steps["worker"].add(ModelsStep)
+app.steps["consumer"].add(RestoreStep)
+
+
+@signals.setup_logging.connect
+def _setup_logging(loglevel: int | None = None, **_: Any) -> None:
+    configure_logging(logging.getLevelName(loglevel) if loglevel else load_settings().log_level, "worker")
+
+
+@signals.worker_shutting_down.connect
+def _shutting_down(**_: Any) -> None:
+    if _runtime is not None:
+        _runtime.drain()
