@@ -1,0 +1,85 @@
+"""The Quart application: wiring only."""
+
+import logging
+from collections.abc import Callable
+
+from quart import Blueprint, Quart, Response, request
+
+from api.auth import check_key
+from api.body import BoundedRequest
+from api.cors import add_cors, preflight
+from api.edge import Edge
+from api.errors import describe, is_unexpected
+from api.job_types import Jobs
+from api.responses import json_response, request_id
+from api.routes import chat, completions, embeddings, health, models
+from tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: every endpoint family; each is served with and without the prefix
+ROUTES: tuple[Callable[[Settings, Jobs], Blueprint], ...] = (
+    health.routes,
+    models.routes,
+    chat.routes,
+    completions.routes,
+    embeddings.routes,
+)
+PREFIXES = ("/v1", "")
+
+BODY_TIMEOUT_S = 60
+SEND_TIMEOUT_S = 60  #: for answers that do not stream, from their head on: waiting and generating do not count
+
+
+def create_app(settings: Settings, jobs: Jobs | None = None) -> Quart:
+    """The ASGI app. Without `jobs` it makes its own JobClient, and starts and stops it with the server."""
+    app = Quart("api", static_folder=None)
+    app.request_class = BoundedRequest
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.config["BODY_TIMEOUT"] = BODY_TIMEOUT_S
+    app.config["RESPONSE_TIMEOUT"] = SEND_TIMEOUT_S
+    client = _own_client(app, settings) if jobs is None else jobs
+    for make in ROUTES:
+        for prefix in PREFIXES:
+            blueprint = make(settings, client)
+            name = blueprint.name + prefix.replace("/", "_")  # a blueprint registered twice needs two names
+            app.register_blueprint(blueprint, url_prefix=prefix or None, name=name)
+    _add_hooks(app, settings)
+    app.asgi_app = Edge(app.asgi_app)  # type: ignore[method-assign]
+    return app
+
+
+def _own_client(app: Quart, settings: Settings) -> Jobs:
+    from api.jobs import JobClient  # here: it brings Celery and Redis, which an app with other jobs does not need
+
+    client = JobClient(settings)
+    app.before_serving(client.start)
+    app.after_serving(client.stop)
+    return client
+
+
+def _add_hooks(app: Quart, settings: Settings) -> None:
+    api_key = settings.api_key.get_secret_value()
+
+    async def admit() -> Response | None:
+        if request.method == "OPTIONS":
+            return preflight(request.headers.get("Access-Control-Request-Headers"))
+        check_key(request.path, request.headers.get("Authorization"), api_key)
+        return None
+
+    async def answer_error(exc: Exception) -> Response:
+        error = describe(exc)
+        if is_unexpected(exc):
+            log.error("request failed", exc_info=exc, extra={"request_id": request_id()})
+        response = json_response(error.body(), error.status)
+        response.headers.update(error.headers)
+        return response
+
+    async def finish(response: Response) -> Response:
+        response.headers["x-request-id"] = request_id()
+        add_cors(response, settings.cors_origins, request.headers.get("Origin"))
+        return response
+
+    app.before_request(admit)
+    app.register_error_handler(Exception, answer_error)
+    app.after_request(finish)

@@ -1,0 +1,145 @@
+"""One request between submission and its last frame: a small state machine fed by frames and by lost workers."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from api.job_types import RequestFailed
+from tasks.contracts import (
+    AnyFrame,
+    Delta,
+    EmbedRequest,
+    ErrorCode,
+    Failed,
+    Finished,
+    GenerateRequest,
+    Progress,
+    Started,
+    Vectors,
+)
+
+MAX_ATTEMPTS = 2  #: a request whose worker died before it had sent anything runs once more
+RESTARTABLE = frozenset({ErrorCode.ENGINE_LOST, ErrorCode.WORKER_LOST})
+
+
+class JobState:
+    """What this API process knows of one task. Used on the event loop only."""
+
+    def __init__(self, request: GenerateRequest | EmbedRequest, queue: str, wait_s: float) -> None:
+        self.request = request
+        self.id = request.id
+        self.queue = queue
+        self.attempt = 1
+        self.created = time.monotonic()
+        self.deadline = self.created + wait_s  #: when the wait for a slot lapses
+        self.waiting_before = 0  #: requests that waited on the lane when it was sent
+        self.started_at: float | None = None
+        self.worker: tuple[str, str] | None = None  #: name and boot id of the worker that runs it
+        self.has_output = False  #: something of the answer has arrived, so it cannot be started again unnoticed
+        self.ended = False
+        self.refused = False  #: this API process shuts down: the wait ends now
+        self.next_seq = 0
+        self.gap = False  #: a frame is missing: the ones behind it wait for a resend
+        self._early: dict[int, AnyFrame] = {}
+        self._events: deque[Any] = deque()
+        self._failure: RequestFailed | None = None
+        self._changed = asyncio.Event()
+
+    # -- fed by the receiver -----------------------------------------------------------------------
+
+    def feed(self, frame: AnyFrame) -> None:
+        """Take a frame in any order; doubled ones and those of an earlier attempt are dropped."""
+        if self.ended or frame.attempt != self.attempt:
+            return
+        if frame.seq == -1:
+            self._take(frame)
+            return
+        if frame.seq < self.next_seq:
+            return
+        self._early[frame.seq] = frame
+        while (following := self._early.pop(self.next_seq, None)) is not None and not self.ended:
+            self.next_seq += 1
+            self._take(following)
+        self.gap = bool(self._early) and not self.ended
+
+    def fail(self, code: ErrorCode, message: str, param: str | None = None) -> None:
+        if not self.ended:
+            self.ended = True
+            self._failure = RequestFailed(code, message, param)
+            self._changed.set()
+
+    def restart(self) -> None:
+        """Forget the attempt that was lost; frames of the next one count from 0."""
+        self.attempt += 1
+        self.next_seq = 0
+        self.worker = None
+        self.gap = False
+        self._early.clear()
+        self._events.clear()
+
+    def refuse(self) -> None:
+        self.refused = True
+        self.deadline = 0.0
+        self._changed.set()
+
+    def can_restart(self) -> bool:
+        return not self.has_output and not self.ended and self.attempt < MAX_ATTEMPTS
+
+    def _take(self, frame: AnyFrame) -> None:
+        match frame:
+            case Started():
+                self.worker = (frame.worker, frame.boot_id)
+                self.started_at = self.started_at or time.monotonic()
+            case Failed():
+                self.ended = True
+                self._failure = RequestFailed(frame.code, frame.message, frame.param)
+            case Delta() if self._events and isinstance(self._events[-1], Delta):
+                last = self._events[-1]
+                self._events[-1] = Delta(
+                    frame.id, frame.attempt, frame.seq, last.text + frame.text, last.tokens + frame.tokens
+                )
+            case Progress() if self._events and isinstance(self._events[-1], Progress):
+                self._events[-1] = frame
+            case _:
+                self.has_output = self.has_output or not isinstance(frame, Progress)
+                self.ended = isinstance(frame, Finished)
+                self._events.append(frame)
+        self._changed.set()
+
+    # -- read by the request's handler -------------------------------------------------------------
+
+    async def wait_started(self) -> bool:
+        """True when it runs (or has ended well); False at the deadline. Raises RequestFailed."""
+        try:
+            async with asyncio.timeout(max(0.0, self.deadline - time.monotonic())):
+                while self.started_at is None and not self._events and not self.refused:
+                    if self._failure is not None:
+                        raise self._failure
+                    await self._wait()
+        except TimeoutError:
+            return False
+        if self._failure is not None and not self.has_output:
+            raise self._failure
+        return self.started_at is not None or bool(self._events)
+
+    def queue_ms(self) -> float:
+        """How long it waited."""
+        return ((self.started_at or time.monotonic()) - self.created) * 1000
+
+    async def events(self) -> AsyncGenerator[Progress | Delta | Vectors | Finished]:
+        """Everything after `started`, up to and including Finished. Raises RequestFailed."""
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                yield event
+                if isinstance(event, Finished):
+                    return
+            if self._failure is not None:
+                raise self._failure
+            await self._wait()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()

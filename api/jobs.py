@@ -1,0 +1,272 @@
+"""JobClient: the queue as the API uses it. It and its parts (dispatch, recovery, workers_view) alone know Redis."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from api.dispatch import RETRY_WHEN_UNAVAILABLE_S, UNAVAILABLE, Dispatcher
+from api.job import RESTARTABLE, JobState
+from api.job_types import EmbeddingAnswer, Job, QueueUnavailable, RequestFailed, ServerBusy
+from api.recovery import Recovery
+from api.workers_view import WorkersView
+from tasks.celery import redis_url
+from tasks.contracts import (
+    AnyFrame,
+    Delta,
+    EmbedRequest,
+    Failed,
+    Finished,
+    GenerateRequest,
+    ModelInfo,
+    Progress,
+    Vectors,
+    WorkerState,
+)
+from tasks.frames import FrameReceiver
+from tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+
+SLICE_WAIT_S = 3600.0  #: a later slice waits behind whatever chat got in between; its request is running already
+CLAIM_CHECK_S = 0.5
+UNREACHABLE_GRACE_S = 30.0  #: how long a request whose wait has lapsed is held for Redis to tell whether it ran
+
+
+class JobClient:
+    """See api.job_types.Jobs. One per API process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.api_id = secrets.token_hex(6)
+        url = redis_url(settings)
+        # 1 s bounds every command, so that a refusal comes within 2 s when the broker is gone or frozen
+        limits: dict[str, Any] = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": None}
+        self._redis: Any = redis.asyncio.Redis.from_url(url, **limits)
+        self._jobs: dict[str, JobState] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        self._receiver = FrameReceiver(url, self.api_id, self._on_frame, self._on_connected)
+        self._view = WorkersView(self._redis, self._on_lost)
+        self._dispatcher = Dispatcher(settings, self._redis, self._view)
+        self._recovery = Recovery(self._dispatcher, self._view, settings.busy_timeout_s, self._spawn)
+        self._is_closing = False
+
+    async def start(self) -> None:
+        await self._receiver.start()
+        await self._view.start()
+        self._spawn(asyncio.to_thread(self._dispatcher.warm_up))
+
+    async def stop(self) -> None:
+        """Cancel what is left, then close the connections."""
+        jobs = list(self._jobs.values())
+        await asyncio.gather(*(self._dispatcher.cancel(job) for job in jobs), return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._view.stop()
+        await self._receiver.stop()
+        await self._redis.aclose()
+        await asyncio.to_thread(self._dispatcher.close)
+
+    def refuse_waiting(self) -> None:
+        """This process shuts down: what waits gets its 503 now; what runs may end."""
+        self._is_closing = True
+        for state in self._jobs.values():
+            if state.started_at is None and not state.ended:
+                state.refuse()
+
+    def workers(self) -> list[WorkerState]:
+        return self._view.workers()
+
+    def models(self) -> list[ModelInfo]:
+        return self._view.models()
+
+    def is_reachable(self) -> bool:
+        return self._view.is_reachable and self._receiver.is_connected
+
+    def require(self, model: str, kind: str) -> ModelInfo:
+        return self._view.require(model, kind)
+
+    # -- a generation ------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def submit(self, request: GenerateRequest, patience_s: float | None = None) -> AsyncIterator[Job]:
+        wait_s = self._patience(patience_s)
+        async with self._queued(request, wait_s, self._settings.max_queue) as state:
+            yield QueuedJob(self, state)
+
+    @asynccontextmanager
+    async def _queued(
+        self, request: GenerateRequest | EmbedRequest, wait_s: float, max_queue: int
+    ) -> AsyncIterator[JobState]:
+        """A request in the queue; cancelled on leaving unless it has ended."""
+        if self._is_closing:
+            raise QueueUnavailable("The server is shutting down.", RETRY_WHEN_UNAVAILABLE_S)
+        if not self._receiver.is_connected:
+            raise QueueUnavailable(UNAVAILABLE, RETRY_WHEN_UNAVAILABLE_S)
+        state = JobState(request, self._dispatcher.queue_for(request.model, request.lane), wait_s)
+        self._jobs[state.id] = state
+        try:
+            await self._dispatcher.send(state, wait_s, max_queue)
+            yield state
+        finally:
+            # in the background: the handler may be in the middle of being cancelled
+            self._spawn(self._close(state))
+
+    async def wait_started(self, state: JobState) -> None:
+        """Return when a worker runs it. Raises ServerBusy once it is sure that none ever will, or RequestFailed."""
+        unreachable_since: float | None = None
+        while not await state.wait_started():
+            if time.monotonic() < state.deadline:  # it was started again meanwhile, and waits anew
+                continue
+            try:
+                taken_by = await self._dispatcher.withdraw(state)
+            except (redis.RedisError, OSError):
+                # whether it was taken is not known, so neither answer would be true yet
+                unreachable_since = unreachable_since or time.monotonic()
+                if time.monotonic() - unreachable_since > UNREACHABLE_GRACE_S:
+                    raise QueueUnavailable(UNAVAILABLE, RETRY_WHEN_UNAVAILABLE_S) from None
+                state.deadline = time.monotonic() + CLAIM_CHECK_S
+                continue
+            unreachable_since = None
+            if taken_by is None:
+                raise self._refusal(state)
+            state.refused = False
+            state.deadline = time.monotonic() + CLAIM_CHECK_S
+            await self._recovery.restart_if_lost(state, taken_by)
+
+    def _refusal(self, state: JobState) -> QueueUnavailable | ServerBusy:
+        """It has been withdrawn, so it never runs."""
+        state.ended = True
+        if state.refused:
+            return QueueUnavailable("The server is shutting down.", RETRY_WHEN_UNAVAILABLE_S)
+        waited_s = time.monotonic() - state.created
+        message = f"The server is busy: no slot became free within {waited_s:.1f} s."
+        return ServerBusy(message, self._dispatcher.estimate_s(state.queue, state.waiting_before))
+
+    # -- embeddings --------------------------------------------------------------------------------
+
+    async def embed(
+        self, request_id: str, model: str, texts: list[str], patience_s: float | None = None
+    ) -> EmbeddingAnswer:
+        """Slice by slice, the next sent when the one before has ended, so that chat gets in between."""
+        sizes = [worker.embedding_batch_size for worker in self._view.ready(model)]
+        size = min(sizes, default=self._settings.embedding_batch_size)
+        answer = EmbeddingAnswer(0, [], 0, [], 0.0)
+        for at in range(0, len(texts), size):
+            request = EmbedRequest(
+                id=request_id if at == 0 else f"{request_id}.{at // size}",
+                model=model,
+                reply_to=self.api_id,
+                created_ms=int(time.time() * 1000),
+                texts=texts[at : at + size],
+            )
+            # a later slice belongs to a request that runs: the lane's bound and the busy timeout are not for it
+            first = (self._patience(patience_s), self._settings.max_queue)
+            wait_s, max_queue = first if at == 0 else (SLICE_WAIT_S, 0)
+            async with self._queued(request, wait_s, max_queue) as state:
+                await self.wait_started(state)
+                answer = await _with_slice(answer, state, at)
+        return answer
+
+    def _patience(self, patience_s: float | None) -> float:
+        """The busy timeout, or a little less than what the client waits, so that it hears the refusal."""
+        if patience_s is None:
+            return self._settings.busy_timeout_s
+        return min(self._settings.busy_timeout_s, max(patience_s / 2, patience_s - 1.0))
+
+    # -- what comes back ---------------------------------------------------------------------------
+
+    def _on_frame(self, frame: AnyFrame) -> None:
+        state = self._jobs.get(frame.id)
+        if state is None:
+            return
+        is_current = frame.attempt == state.attempt
+        if isinstance(frame, Failed) and frame.code in RESTARTABLE and is_current and state.can_restart():
+            self._spawn(self._recovery.restart(state))
+            return
+        had_gap = state.gap
+        state.feed(frame)
+        if state.gap and not had_gap:
+            self._spawn(self._dispatcher.ask_for_missing(state))
+
+    async def _on_connected(self) -> None:
+        """After a (re)subscription frames may have gone by unheard."""
+        for state in self._jobs.values():
+            self._spawn(self._dispatcher.ask_for_missing(state))
+
+    async def _on_lost(self, lost: set[tuple[str, str]]) -> None:
+        await self._recovery.workers_lost(lost, list(self._jobs.values()))
+
+    async def _close(self, state: JobState) -> None:
+        """The handler is done with it: cancel it unless it has ended, and forget it."""
+        try:
+            await self._dispatcher.cancel(state)
+        finally:
+            self._jobs.pop(state.id, None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run in the background; its error is logged."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._settle)
+
+    def _settle(self, task: "asyncio.Task[None]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:
+            log.warning("background work failed", exc_info=exc)
+
+
+class QueuedJob:
+    """See api.job_types.Job."""
+
+    def __init__(self, client: JobClient, state: JobState) -> None:
+        self._client = client
+        self._state = state
+        self.id = state.id
+        self.queue_ms = 0.0
+
+    async def wait_started(self) -> None:
+        await self._client.wait_started(self._state)
+        self.queue_ms = self._state.queue_ms()
+
+    async def events(self) -> AsyncGenerator[Progress | Delta | Finished]:
+        async with aclosing(self._state.events()) as events:
+            async for event in events:
+                if not isinstance(event, Vectors):
+                    yield event
+
+
+async def _with_slice(answer: EmbeddingAnswer, state: JobState, first_index: int) -> EmbeddingAnswer:
+    """`answer` with one slice's vectors added; indexes are counted from the whole input."""
+    vectors: list[Vectors] = []
+    prompt_tokens = 0
+    try:
+        async with aclosing(state.events()) as events:
+            async for event in events:
+                if isinstance(event, Vectors):
+                    vectors.append(event)
+                elif isinstance(event, Finished):
+                    prompt_tokens = event.usage.prompt_tokens
+    except RequestFailed as exc:
+        raise _reindexed(exc, first_index) from None
+    (got,) = vectors
+    row = got.width * 4
+    return EmbeddingAnswer(
+        width=got.width,
+        vectors=answer.vectors + [got.data[at : at + row] for at in range(0, len(got.data), row)],
+        prompt_tokens=answer.prompt_tokens + prompt_tokens,
+        truncated=answer.truncated + [first_index + position for position in got.truncated],
+        queue_ms=answer.queue_ms if first_index else state.queue_ms(),
+    )
+
+
+def _reindexed(exc: RequestFailed, first_index: int) -> RequestFailed:
+    if exc.param is None or not exc.param.startswith("input["):
+        return exc
+    param = f"input[{first_index + int(exc.param[len('input[') : -1])}]"
+    return RequestFailed(exc.code, exc.message.replace(exc.param, param), param)

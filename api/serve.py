@@ -1,0 +1,65 @@
+"""The API process: `python -m api.serve`. Hypercorn with our application, and an orderly end on SIGTERM."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+
+from api.app import create_app
+from api.jobs import JobClient
+from tasks.log import configure_logging
+from tasks.settings import Settings, SettingsInvalid, load_settings
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 75.0
+
+
+def hypercorn_config(settings: Settings) -> Config:
+    config = Config()
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    config.bind = [f"{host}:{settings.port}"]
+    config.graceful_timeout = settings.drain_timeout_s
+    config.keep_alive_timeout = KEEP_ALIVE_S
+    config.include_server_header = False
+    config.accesslog = None  # api/app.py logs requests, with their ids
+    config.errorlog = logging.getLogger("hypercorn.error")
+    return config
+
+
+async def run(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT. Then what waits is refused; what runs may end within LIS_DRAIN_TIMEOUT."""
+    jobs = JobClient(settings)
+    stop = asyncio.Event()
+
+    def shut_down() -> None:
+        log.info("shutting down")
+        jobs.refuse_waiting()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, shut_down)
+    await jobs.start()
+    try:
+        await serve(create_app(settings, jobs), hypercorn_config(settings), shutdown_trigger=stop.wait)
+    finally:
+        await jobs.stop()
+
+
+def main() -> None:
+    try:
+        settings = load_settings()
+    except SettingsInvalid as exc:
+        sys.exit(f"local-inference-server: settings are wrong:\n{exc}")
+    configure_logging(settings.log_level, "api")
+    if not settings.api_key.get_secret_value() and settings.host not in ("127.0.0.1", "::1", "localhost"):
+        log.warning("LIS_API_KEY is not set: whoever reaches %s:%s can use this server", settings.host, settings.port)
+    asyncio.run(run(settings))
+
+
+if __name__ == "__main__":
+    main()
