@@ -46,9 +46,14 @@ class ErrorCode(StrEnum):
 # -- keys and channels ---------------------------------------------------------------------------
 
 
-def claim_key(request_id: str) -> str:
-    """`waiting`, then the name of the worker that runs the request. Decides every race (tasks/claims.py)."""
-    return f"lis:claim:{request_id}"
+def claim_id(request_id: str, attempt: int) -> str:
+    """What is claimed: one attempt of a request. A message of the lost attempt thus never takes the second one's."""
+    return request_id if attempt == 1 else f"{request_id}~{attempt}"
+
+
+def claim_key(claim: str) -> str:
+    """`waiting`, then `worker#boot#delivery` of who runs it. Decides every race (tasks/claims.py)."""
+    return f"lis:claim:{claim}"
 
 
 def worker_key(worker: str) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -53,12 +54,14 @@ class ControlListener:
     def _listen(self) -> None:
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
             pubsub.subscribe(self._channel)
+            looked_at = 0.0
             while True:
                 message = pubsub.get_message(timeout=self.POLL_S)
-                if message is None:
-                    self._look_for_cancels()
-                elif message["type"] == "message":
+                if message is not None and message["type"] == "message":
                     self._handle(message["data"])
+                if time.monotonic() >= looked_at + self.POLL_S:
+                    self._look_for_cancels()
+                    looked_at = time.monotonic()
 
     def _look_for_cancels(self) -> None:
         ids = self._running_ids()

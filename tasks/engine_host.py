@@ -91,8 +91,14 @@ class EngineHost:
             while self._pending[request.id] is None:
                 self._cond.wait()
             outcome = self._pending.pop(request.id)
+            self._cond.notify_all()
             assert outcome is not None
             return outcome
+
+    def wait_idle(self, timeout_s: float) -> None:
+        """Return when nothing runs, or after `timeout_s`."""
+        with self._cond:
+            self._cond.wait_for(lambda: not self._pending, timeout_s)
 
     def running_ids(self) -> list[str]:
         with self._cond:
@@ -123,6 +129,7 @@ class EngineHost:
     # -- the host's own thread ---------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Load failures end it only at the start. Later the models are known to be good, and trying again may help."""
         backoff_s = 0.0
         while not self._stopping:
             born = time.monotonic()
@@ -187,6 +194,8 @@ class EngineHost:
                     self._cond.notify_all()
                 self._on_state(WorkerStatus.READY, "")
                 log.info("models ready", extra={"models": ",".join(model.id for model in self.models)})
+            case ["failed", text] if self.models:
+                log.error("the models cannot be loaded again: %s", text)
             case ["failed", text]:
                 with self._cond:
                     self._failure = text

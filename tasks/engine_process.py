@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from tasks.contracts import (
 )
 from tasks.control import ControlListener
 from tasks.engines import Engines, load_engines
-from tasks.engines.base import Cancelled, EngineError, ModelLoadError
+from tasks.engines.base import Cancelled, DecodeFailed, EngineError, ModelLoadError
 from tasks.frames import FramePublisher, sync_redis
 from tasks.log import configure_logging
 from tasks.request_run import RequestRun
@@ -39,6 +40,7 @@ from tasks.settings import Settings, load_settings
 log = logging.getLogger(__name__)
 
 ALIVE_INTERVAL_S = 0.5
+INTERNAL_ERROR = "The engine failed on this request. The server's log says why."
 
 
 class EngineProcess:
@@ -53,6 +55,7 @@ class EngineProcess:
         self._publisher = FramePublisher(sync_redis(url), self._cancel)
         self._control = ControlListener(sync_redis(url), worker, self._cancel, self._resend, self._running_ids)
         self._runs: dict[str, RequestRun] = {}
+        self._cancelled_early: deque[str] = deque(maxlen=1000)  #: a cancel may overtake its request
         self._runs_lock = threading.Lock()
         self._engines: Engines | None = None
         self._stopped = threading.Event()
@@ -69,9 +72,9 @@ class EngineProcess:
         self._send("ready", *(msgspec.to_builtins(info) for info in self._models(self._engines)))
         while not self._stopped.wait(ALIVE_INTERVAL_S):
             self._send("alive", self._stalled_s())
-        self._engines.chat.close()
-        if self._engines.embedding is not None:
+        if self._engines.embedding is not None:  # before chat: it frees its context on chat's decode thread
             self._engines.embedding.close()
+        self._engines.chat.close()
         self._publisher.close()
 
     def _models(self, engines: Engines) -> list[ModelInfo]:
@@ -147,6 +150,9 @@ class EngineProcess:
         run = RequestRun(request.id, outbox, self._publisher, self._ended)
         with self._runs_lock:
             self._runs[request.id] = run
+            is_cancelled = request.id in self._cancelled_early
+        if is_cancelled:
+            run.cancel()
         return run
 
     def _start_generation(self, request: GenerateRequest) -> None:
@@ -158,7 +164,13 @@ class EngineProcess:
             except EngineError as exc:
                 run.failed(exc)
                 return
+            except Exception:  # the reader's thread must live on
+                log.exception("request not accepted", extra={"request_id": request.id})
+                run.failed(DecodeFailed(INTERNAL_ERROR))
+                return
             run.outbox.put(Started, self._worker, self._boot_id)
+        if run.is_cancelled():
+            run.cancel()
         log.info("generation started", extra={"request_id": request.id})
 
     def _embed(self, request: EmbedRequest) -> None:
@@ -172,6 +184,9 @@ class EngineProcess:
             run.cancelled(Usage())
         except EngineError as exc:
             run.failed(exc)
+        except Exception:
+            log.exception("embedding failed", extra={"request_id": request.id})
+            run.failed(DecodeFailed(INTERNAL_ERROR))
         else:
             ms = (time.monotonic() - began) * 1000
             run.outbox.put(
@@ -195,6 +210,8 @@ class EngineProcess:
     def _cancel(self, request_id: str) -> None:
         with self._runs_lock:
             run = self._runs.get(request_id)
+            if run is None:
+                self._cancelled_early.append(request_id)
         if run is not None:
             run.cancel()
 

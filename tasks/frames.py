@@ -22,7 +22,7 @@ from tasks.contracts import AnyFrame, Delta, Failed, Frame, reply_channel
 log = logging.getLogger(__name__)
 
 HISTORY_S = 120.0  #: how long the frames of an ended request can still be asked for
-ABANDONED_AFTER_S = 10.0  #: a reply channel without listeners for so long has no API process behind it
+ABANDONED_AFTER_S = 5.0  #: a reply channel without listeners for so long has no API process behind it
 FRAMES_PER_MESSAGE = 500
 
 encoder = msgspec.msgpack.Encoder()
@@ -210,6 +210,7 @@ class FrameReceiver:
 
     PING_EVERY_S = 2.0
     SILENT_AFTER_S = 6.0
+    SUBSCRIBE_TIMEOUT_S = 5.0
 
     def __init__(
         self, url: str, api_id: str, on_frame: Callable[[AnyFrame], None], on_connected: Callable[[], Awaitable[None]]
@@ -240,13 +241,14 @@ class FrameReceiver:
             except (redis.RedisError, OSError) as exc:
                 if self.is_connected:
                     log.warning("reply channel lost: %s", type(exc).__name__)
+            delay_s = 0.05 if self.is_connected else min(0.5, delay_s * 2)
             self.is_connected = False
             await asyncio.sleep(delay_s)
-            delay_s = min(0.5, delay_s * 2) if not self.is_connected else 0.05
 
     async def _listen(self) -> None:
         async with self._redis.pubsub() as pubsub:
-            await pubsub.subscribe(self._channel)
+            async with asyncio.timeout(self.SUBSCRIBE_TIMEOUT_S):  # connecting has no timeout of its own here
+                await pubsub.subscribe(self._channel)
             heard_at = time.monotonic()
             while True:
                 message = await pubsub.get_message(timeout=self.PING_EVERY_S)

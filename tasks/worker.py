@@ -10,10 +10,11 @@ import time
 from typing import Any, ClassVar
 
 from celery import bootsteps, signals
+from celery.exceptions import Reject
 from celery.worker import state as celery_state
 
 from tasks.celery import app, redis_url
-from tasks.claims import Claims
+from tasks.claims import Claims, Owner
 from tasks.contracts import (
     EmbedRequest,
     ErrorCode,
@@ -22,14 +23,17 @@ from tasks.contracts import (
     Lane,
     WorkerState,
     WorkerStatus,
+    claim_id,
     queue_name,
 )
 from tasks.engine_host import LOST, EngineFailed, EngineHost
 from tasks.engines.base import Cancelled, ModelLoadError
 from tasks.frames import publish_failure, sync_redis
 from tasks.heartbeat import Heartbeat
+from tasks.listeners import ReplyListeners
 from tasks.log import configure_logging, without_paths
 from tasks.model_store import resolve_models
+from tasks.quick_exit import skip_last_collection
 from tasks.retry import until_redis_answers
 from tasks.settings import ENV_FILE, Settings, load_settings
 from tasks.settings_problems import unknown_variables
@@ -37,6 +41,7 @@ from tasks.worker_name import served_models_key, worker_name
 
 log = logging.getLogger(__name__)
 
+STOP_GRACE_S = 2.0  #: for a request that was told to end, after LIS_DRAIN_TIMEOUT
 EXIT_CANNOT_START = 78  #: EX_CONFIG of sysexits.h: starting again would not help
 
 
@@ -49,7 +54,8 @@ class WorkerRuntime:
         self.boot_id = secrets.token_hex(6)
         self._url = redis_url(settings)
         self._redis = sync_redis(self._url)
-        self._claims = Claims(sync_redis(self._url), f"{self.name}#{self.boot_id}")
+        self._claims = Claims(sync_redis(self._url), Owner(self.name, self.boot_id))
+        self._listeners = ReplyListeners(sync_redis(self._url))
         models = served_models_key(settings)
         self._queues = {lane.value: queue_name(lane, models) for lane in Lane}
         self._status = WorkerStatus.LOADING
@@ -78,7 +84,9 @@ class WorkerRuntime:
             celery_state.maybe_shutdown()
 
     def stop(self) -> None:
+        """End the engine, once nothing runs any more: Celery stops what it started last, and its pool started first."""
         if self._host is not None:
+            self._host.wait_idle(self.settings.drain_timeout_s + STOP_GRACE_S)
             self._host.stop()
         self._heartbeat.stop()
 
@@ -98,9 +106,14 @@ class WorkerRuntime:
         """Claim the request and have the engine run it; block until it has ended. Do nothing when nobody waits."""
         host = self._host
         assert host is not None
-        host.wait_ready(celery_state.maybe_shutdown)
+        host.wait_ready(self._give_back_when_draining)
+        self._give_back_when_draining()
         queue = self._queues[request.lane.value]
-        if not until_redis_answers(lambda: self._claims.claim(request.id, queue), "claim"):
+        claim, token = claim_id(request.id, request.attempt), self._claims.token()
+        if not until_redis_answers(lambda: self._listeners.has_one(request.reply_to), "look for the client's API"):
+            log.warning("request dropped: its API process is gone", extra={"request_id": request.id})
+            return
+        if not until_redis_answers(lambda: self._claims.claim(claim, queue, token), "claim"):
             log.info("request dropped: nobody waits for it", extra={"request_id": request.id})
             return
         began = time.monotonic()
@@ -113,8 +126,13 @@ class WorkerRuntime:
             until_redis_answers(lambda: publish_failure(self._redis, request.reply_to, lost), "failure frame")
         elif kind == "run":
             self._measure(time.monotonic() - began)
-        until_redis_answers(lambda: self._claims.release(request.id), "release")
+        until_redis_answers(lambda: self._claims.release(claim, token), "release")
         self._heartbeat.now()
+
+    def _give_back_when_draining(self) -> None:
+        """Raises Reject: the message goes back to the head of its queue, for the next worker."""
+        if self._draining:
+            raise Reject("the worker stops", requeue=True)
 
     def _measure(self, run_s: float) -> None:
         self._mean_run_s = run_s if self._mean_run_s == 0 else 0.8 * self._mean_run_s + 0.2 * run_s
@@ -167,6 +185,7 @@ class ModelsStep(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         global _runtime
+        skip_last_collection()
         for line in unknown_variables(Settings, ENV_FILE):
             log.warning("%s", line)
         _runtime = WorkerRuntime(load_settings())
