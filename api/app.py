@@ -13,7 +13,7 @@ from api.errors import describe, is_unexpected
 from api.job_types import Jobs
 from api.responses import json_response, request_id
 from api.routes import chat, completions, embeddings, health, models
-from tasks.settings import Settings
+from tasks.settings import Settings, load_settings
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,12 @@ BODY_TIMEOUT_S = 60
 SEND_TIMEOUT_S = 60  #: for answers that do not stream, from their head on: waiting and generating do not count
 
 
-def create_app(settings: Settings, jobs: Jobs | None = None) -> Quart:
-    """The ASGI app. Without `jobs` it makes its own JobClient, and starts and stops it with the server."""
+def create_app(settings: Settings | None = None, jobs: Jobs | None = None) -> Quart:
+    """The ASGI app. Without `settings` it reads them from the environment.
+
+    Without `jobs` it makes its own JobClient, and starts and stops it with the server. Raises SettingsInvalid.
+    """
+    settings = settings or load_settings()
     app = Quart("api", static_folder=None)
     app.request_class = BoundedRequest
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes

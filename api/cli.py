@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tasks.quick_exit import skip_last_collection
 from tasks.settings import SettingsInvalid, load_settings
 
 
@@ -96,6 +97,7 @@ def _demo_profile(models_dir: Path) -> dict[str, Any]:
 
 
 def main() -> None:
+    skip_last_collection()
     cli()
 
 

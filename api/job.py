@@ -18,6 +18,7 @@ from tasks.contracts import (
     Progress,
     Started,
     Vectors,
+    claim_id,
 )
 
 MAX_ATTEMPTS = 2  #: a request whose worker died before it had sent anything runs once more
@@ -42,10 +43,16 @@ class JobState:
         self.refused = False  #: this API process shuts down: the wait ends now
         self.next_seq = 0
         self.gap = False  #: a frame is missing: the ones behind it wait for a resend
+        self.heard_at = self.created  #: when a frame came, or was asked for
         self._early: dict[int, AnyFrame] = {}
         self._events: deque[Any] = deque()
         self._failure: RequestFailed | None = None
         self._changed = asyncio.Event()
+
+    @property
+    def claim(self) -> str:
+        """What a worker claims to run this attempt."""
+        return claim_id(self.id, self.attempt)
 
     # -- fed by the receiver -----------------------------------------------------------------------
 
@@ -53,6 +60,7 @@ class JobState:
         """Take a frame in any order; doubled ones and those of an earlier attempt are dropped."""
         if self.ended or frame.attempt != self.attempt:
             return
+        self.heard_at = time.monotonic()
         if frame.seq == -1:
             self._take(frame)
             return

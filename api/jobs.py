@@ -1,6 +1,7 @@
 """JobClient: the queue as the API uses it. It and its parts (dispatch, recovery, workers_view) alone know Redis."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 SLICE_WAIT_S = 3600.0  #: a later slice waits behind whatever chat got in between; its request is running already
 CLAIM_CHECK_S = 0.5
+SILENCE_CHECK_S = 0.5
 UNREACHABLE_GRACE_S = 30.0  #: how long a request whose wait has lapsed is held for Redis to tell whether it ran
 
 
@@ -48,7 +50,9 @@ class JobClient:
         url = redis_url(settings)
         # 1 s bounds every command, so that a refusal comes within 2 s when the broker is gone or frozen
         limits: dict[str, Any] = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0, "retry": None}
-        self._redis: Any = redis.asyncio.Redis.from_url(url, **limits)
+        # the 51st command at a time waits for a connection; redis-py's default pool refuses the 101st
+        pool = redis.asyncio.BlockingConnectionPool.from_url(url, timeout=1.0, **limits)
+        self._redis: Any = redis.asyncio.Redis.from_pool(pool)
         self._jobs: dict[str, JobState] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._receiver = FrameReceiver(url, self.api_id, self._on_frame, self._on_connected)
@@ -56,14 +60,19 @@ class JobClient:
         self._dispatcher = Dispatcher(settings, self._redis, self._view)
         self._recovery = Recovery(self._dispatcher, self._view, settings.busy_timeout_s, self._spawn)
         self._is_closing = False
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._receiver.start()
         await self._view.start()
         self._spawn(asyncio.to_thread(self._dispatcher.warm_up))
+        self._watch = asyncio.create_task(self._watch_silence(), name="silence-watch")
 
     async def stop(self) -> None:
         """Cancel what is left, then close the connections."""
+        self._dispatcher.is_closing = True
+        if self._watch is not None:
+            self._watch.cancel()
         jobs = list(self._jobs.values())
         await asyncio.gather(*(self._dispatcher.cancel(job) for job in jobs), return_exceptions=True)
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -111,7 +120,7 @@ class JobClient:
         state = JobState(request, self._dispatcher.queue_for(request.model, request.lane), wait_s)
         self._jobs[state.id] = state
         try:
-            await self._dispatcher.send(state, wait_s, max_queue)
+            await self._dispatcher.send(state, max_queue)
             yield state
         finally:
             # in the background: the handler may be in the middle of being cancelled
@@ -121,23 +130,28 @@ class JobClient:
         """Return when a worker runs it. Raises ServerBusy once it is sure that none ever will, or RequestFailed."""
         unreachable_since: float | None = None
         while not await state.wait_started():
-            if time.monotonic() < state.deadline:  # it was started again meanwhile, and waits anew
+            if time.monotonic() < state.deadline and not state.refused:  # started again meanwhile, it waits anew
                 continue
+            attempt = state.attempt
             try:
                 taken_by = await self._dispatcher.withdraw(state)
+                if taken_by is not None:
+                    await self._dispatcher.ask_for_missing(state)  # `started` should have arrived
             except (redis.RedisError, OSError):
                 # whether it was taken is not known, so neither answer would be true yet
                 unreachable_since = unreachable_since or time.monotonic()
                 if time.monotonic() - unreachable_since > UNREACHABLE_GRACE_S:
                     raise QueueUnavailable(UNAVAILABLE, RETRY_WHEN_UNAVAILABLE_S) from None
-                state.deadline = time.monotonic() + CLAIM_CHECK_S
+                await asyncio.sleep(CLAIM_CHECK_S)
+                continue
+            if state.attempt != attempt:
                 continue
             unreachable_since = None
             if taken_by is None:
                 raise self._refusal(state)
             state.refused = False
             state.deadline = time.monotonic() + CLAIM_CHECK_S
-            await self._recovery.restart_if_lost(state, taken_by)
+            self._recovery.restart_if_lost(state, attempt, taken_by)
 
     def _refusal(self, state: JobState) -> QueueUnavailable | ServerBusy:
         """It has been withdrawn, so it never runs."""
@@ -187,7 +201,7 @@ class JobClient:
             return
         is_current = frame.attempt == state.attempt
         if isinstance(frame, Failed) and frame.code in RESTARTABLE and is_current and state.can_restart():
-            self._spawn(self._recovery.restart(state))
+            self._recovery.restart(state)
             return
         had_gap = state.gap
         state.feed(frame)
@@ -198,6 +212,12 @@ class JobClient:
         """After a (re)subscription frames may have gone by unheard."""
         for state in self._jobs.values():
             self._spawn(self._dispatcher.ask_for_missing(state))
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(SILENCE_CHECK_S)
+            with contextlib.suppress(redis.RedisError, OSError):  # asked again in a moment
+                await self._recovery.ask_silent(self._jobs.values())
 
     async def _on_lost(self, lost: set[tuple[str, str]]) -> None:
         await self._recovery.workers_lost(lost, list(self._jobs.values()))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 import redis
@@ -12,16 +12,18 @@ from api.dispatch import Dispatcher
 from api.job import JobState
 from api.job_types import QueueUnavailable, ServerBusy
 from api.workers_view import WorkersView
+from tasks.claims import Owner
 from tasks.contracts import ErrorCode
 
 log = logging.getLogger(__name__)
 
 LOST_MESSAGE = "The worker that ran this request was lost."
 CHECK_S = 0.5
+SILENT_S = 1.5  #: a running request of which nothing was heard for so long may have lost a frame
 
 
 class Recovery:
-    """Restarts or fails jobs. `spawn` runs a coroutine in the background."""
+    """Restarts or fails jobs, and asks for lost frames. `spawn` runs a coroutine in the background."""
 
     def __init__(
         self,
@@ -39,40 +41,57 @@ class Recovery:
         """These workers (name, boot id) are gone."""
         for state in jobs:
             if state.worker in lost:
-                await self.restart_or_fail(state)
+                self.restart_or_fail(state)
             elif state.worker is None and not state.ended:
                 self._spawn(self._check_holder(state))  # it may have been claimed a moment before the death
 
-    async def restart_if_lost(self, state: JobState, taken_by: str) -> None:
-        """`taken_by` is the claim's value, `worker#boot`."""
-        name, _, boot_id = taken_by.partition("#")
-        worker = self._view.get(name)
-        if self._view.is_reachable and (worker is None or worker.boot_id != boot_id):
-            await self.restart_or_fail(state)
+    def restart_if_lost(self, state: JobState, attempt: int, taken_by: Owner) -> None:
+        """`taken_by` has claimed this attempt; do nothing when that has been settled meanwhile."""
+        if state.attempt != attempt or state.ended or not self._view.is_reachable:
+            return
+        worker = self._view.get(taken_by.worker)
+        if worker is None or worker.boot_id != taken_by.boot_id:
+            self.restart_or_fail(state)
 
-    async def restart_or_fail(self, state: JobState) -> None:
+    def restart_or_fail(self, state: JobState) -> None:
         if state.can_restart():
-            await self.restart(state)
+            self.restart(state)
         else:
             state.fail(ErrorCode.WORKER_LOST, LOST_MESSAGE)
 
-    async def restart(self, state: JobState) -> None:
-        """Put it into the queue again, once; nothing of its answer has reached the client."""
+    def restart(self, state: JobState) -> None:
+        """Put it into the queue again, once; nothing of its answer has reached the client.
+
+        The state changes at once: a second message that tells of the same loss is one of an old attempt.
+        """
         log.warning("request starts again", extra={"request_id": state.id, "attempt": state.attempt + 1})
         state.restart()
         state.deadline = time.monotonic() + self._busy_timeout_s
+        self._spawn(self._send_again(state))
+
+    async def ask_silent(self, jobs: Collection[JobState]) -> None:
+        """Ask again for the frames of requests that have gone silent: the question, too, may get lost."""
+        horizon = time.monotonic() - SILENT_S
+        for state in list(jobs):
+            if state.started_at is not None and not state.ended and state.heard_at < horizon:
+                await self._dispatcher.ask_for_missing(state)
+
+    async def _send_again(self, state: JobState) -> None:
         try:
-            await self._dispatcher.send(state, self._busy_timeout_s, 0)
+            await self._dispatcher.send(state, 0)
         except (QueueUnavailable, ServerBusy) as exc:
             state.fail(ErrorCode.WORKER_LOST, f"{LOST_MESSAGE} {exc.message}")
-        else:
-            if state.started_at is not None:  # its handler no longer waits for a slot, so the lapse is watched here
-                self._spawn(self._watch_second_wait(state))
+            return
+        if state.ended:  # the client left in between
+            await self._dispatcher.give_up(state)
+        elif state.started_at is not None:  # its handler no longer waits for a slot, so the lapse is watched here
+            await self._watch_second_wait(state)
 
     async def _check_holder(self, state: JobState) -> None:
+        attempt = state.attempt
         taken_by = await self._dispatcher.holder(state)
         if taken_by is not None:
-            await self.restart_if_lost(state, taken_by)
+            self.restart_if_lost(state, attempt, taken_by)
 
     async def _watch_second_wait(self, state: JobState) -> None:
         while state.worker is None and not state.ended:
@@ -85,5 +104,6 @@ class Recovery:
                 continue  # whether it was taken is not known yet
             if taken_by is None:
                 state.fail(ErrorCode.WORKER_LOST, f"{LOST_MESSAGE} No other became free in time.")
-            else:
-                await self.restart_if_lost(state, taken_by)
+            elif state.worker is None:
+                self.restart_if_lost(state, state.attempt, taken_by)
+                await self._dispatcher.ask_for_missing(state)  # `started` has not arrived

@@ -11,6 +11,7 @@ from hypercorn.config import Config
 from api.app import create_app
 from api.jobs import JobClient
 from tasks.log import configure_logging
+from tasks.quick_exit import skip_last_collection
 from tasks.settings import Settings, SettingsInvalid, load_settings
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ def main() -> None:
     except SettingsInvalid as exc:
         sys.exit(f"local-inference-server: settings are wrong:\n{exc}")
     configure_logging(settings.log_level, "api")
+    skip_last_collection()
     if not settings.api_key.get_secret_value() and settings.host not in ("127.0.0.1", "::1", "localhost"):
         log.warning("LIS_API_KEY is not set: whoever reaches %s:%s can use this server", settings.host, settings.port)
     asyncio.run(run(settings))

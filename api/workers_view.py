@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.5
 RETRY_WHEN_UNREACHABLE_S = 2.0
 RETRY_WHEN_LOADING_S = 5.0
+RETURN_GRACE_S = 3.0  #: after Redis was away: heartbeats lapsed that nobody could renew
 
 
 class WorkersView:
@@ -28,6 +30,7 @@ class WorkersView:
         self._workers: dict[str, WorkerState] = {}
         self._known: dict[str, ModelInfo] = {}  #: every model ever announced, for true answers while no worker is up
         self._task: asyncio.Task[None] | None = None
+        self._grace_until = 0.0
         self.is_reachable = False
 
     async def start(self) -> None:
@@ -85,7 +88,10 @@ class WorkersView:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(POLL_S)
-            await self._poll()
+            try:
+                await self._poll()
+            except Exception:  # what one worker wrote must not blind this process to all of them
+                log.exception("workers not read")
 
     async def _poll(self) -> None:
         try:
@@ -96,9 +102,14 @@ class WorkersView:
                 log.warning("redis does not answer: %s", type(exc).__name__)
             self.is_reachable = False
             return
+        if not self.is_reachable:
+            self._grace_until = time.monotonic() + RETURN_GRACE_S
         self.is_reachable = True
         states = [msgspec.msgpack.decode(value, type=WorkerState) for value in values if value is not None]
+        present = {state.name: state for state in states}
+        if time.monotonic() < self._grace_until:
+            present = {**self._workers, **present}
         before = {(worker.name, worker.boot_id) for worker in self._workers.values()}
-        self._workers = {state.name: state for state in states}
+        self._workers = present
         self._known |= {model.id: model for state in states for model in state.models}
-        await self._on_change(before - {(state.name, state.boot_id) for state in states})
+        await self._on_change(before - {(state.name, state.boot_id) for state in present.values()})

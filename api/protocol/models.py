@@ -32,11 +32,12 @@ class Health(NamedTuple):
         return self.status == "ok"
 
 
-def judge_health(is_reachable: bool, workers: Sequence[WorkerState], models: Sequence[ModelInfo]) -> Health:
+def judge_health(is_reachable: bool, workers: Sequence[WorkerState]) -> Health:
     """Ok when a chat sent now would be accepted. Else the most hopeful of the workers' states."""
     if not is_reachable:
         return Health("queue_unavailable", "The queue (Redis) does not answer.", LOADING_RETRY_S)
-    if any(model.kind == "chat" for model in models):
+    ready = [worker for worker in workers if worker.status is WorkerStatus.READY]
+    if any(model.kind == "chat" for worker in ready for model in worker.models):
         return Health("ok", "", 0)
     by_status = {worker.status: worker for worker in workers}
     if worker := by_status.get(WorkerStatus.LOADING) or by_status.get(WorkerStatus.READY):

@@ -15,7 +15,7 @@ def routes(settings: Settings, jobs: Jobs) -> Blueprint:
     @blueprint.get("/health")
     async def health() -> Response:
         workers, models = jobs.workers(), jobs.models()
-        verdict = judge_health(jobs.is_reachable(), workers, models)
+        verdict = judge_health(jobs.is_reachable(), workers)
         response = json_response(health_json(verdict, workers, models), 200 if verdict.is_ok else 503)
         if not verdict.is_ok:
             response.headers.update(retry_headers(verdict.retry_after_s))
