@@ -29,6 +29,7 @@ CHAT = "smollm2-135m"
 EMBED = "all-minilm-l6-v2"
 N_CTX = 2048
 START_S = 120.0
+EXIT_CANNOT_START = 78  #: the worker's exit code when starting again would not help
 
 BASE_ENV = {
     "LIS_HOST": "127.0.0.1",
@@ -40,7 +41,7 @@ BASE_ENV = {
     "LIS_N_BATCH": "512",
     "LIS_N_UBATCH": "512",
     "LIS_N_GPU_LAYERS": "0",
-    "LIS_N_THREADS": "2",
+    "LIS_N_THREADS": "1",  # llama.cpp's threads spin at barriers: two on two busy cores are ten times slower than one
     "LIS_EMBEDDING_N_UBATCH": "512",
     "LIS_EMBEDDING_POOLING": "mean",
     "LIS_EMBEDDING_MRL": "false",
@@ -118,6 +119,7 @@ class Stack:
             **given,
         }
         self.key = self.lis_env["LIS_API_KEY"]
+        self.worker_app = "tasks"
         self._keep = keep
         self._ready = ready
         self._closing = threading.Event()
@@ -126,6 +128,7 @@ class Stack:
         self.broker: Process | None = None
         self.worker: Process | None = None
         self.api: Process | None = None
+        self._embedded: EmbeddedBroker | None = None
         self._broker_command: list[str] = []
 
     # -- life --------------------------------------------------------------------------------------
@@ -158,6 +161,8 @@ class Stack:
         for process in (self.api, self.worker, self.broker):
             if process is not None:
                 process.stop()
+        if self._embedded is not None:
+            self._embedded.forget()
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def env(self) -> dict[str, str]:
@@ -171,9 +176,9 @@ class Stack:
 
     def start_broker(self) -> None:
         if not self._broker_command:
-            embedded = EmbeddedBroker(load_settings(data_dir=self.dir / "data"))
-            self._broker_command = embedded.prepare()
-            self.lis_env["LIS_REDIS_URL"] = embedded.url
+            self._embedded = EmbeddedBroker(load_settings(data_dir=self.dir / "data"))
+            self._broker_command = self._embedded.prepare()
+            self.lis_env["LIS_REDIS_URL"] = self._embedded.url
         self.broker = Process(self._broker_command, self.env(), self.dir / "broker.log")
         wait_until(self._broker_answers, "the broker answers")
 
@@ -190,8 +195,8 @@ class Stack:
         self.start_broker()
 
     def start_worker(self) -> None:
-        arguments = ["-m", "celery", "-A", "tasks", "worker", "--without-mingle", "--without-gossip", "-l", "INFO"]
-        self.worker = self._python(*arguments, log="worker.log")
+        arguments = ["worker", "--without-mingle", "--without-gossip", "-l", "INFO"]
+        self.worker = self._python("-m", "celery", "-A", self.worker_app, *arguments, log="worker.log")
         self._worker_wanted = True
 
     def stop_worker(self) -> None:
@@ -199,12 +204,22 @@ class Stack:
         assert self.worker is not None
         self.worker.stop()
 
+    def lose_worker(self) -> None:
+        """Worker and engine die at once, and nobody starts them again before `start_worker`."""
+        self._worker_wanted = False
+        assert self.worker is not None
+        for pid in [self.worker.pid, *self.engine_pids()]:
+            os.kill(pid, signal.SIGKILL)
+        self.worker.popen.wait()
+
     def start_api(self) -> None:
         self.api = self._python("-m", "api.serve", log="api.log")
 
     def _keep_worker(self) -> None:
         while not self._closing.wait(0.1):
             if self._worker_wanted and self.worker is not None and not self.worker.is_running():
+                if self.worker.popen.returncode == EXIT_CANNOT_START:
+                    return
                 self.start_worker()
 
     # -- questions ---------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 CHATML = (
     "{% for message in messages %}"
-    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nDefault.<|im_end|>\\n' }}{% endif %}"
+    "{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\\nDefault.<|im_end|>\\n' }}"
+    "{% endif %}"
     "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -45,7 +47,8 @@ LLAMA3 = """{{- bos_token }}
 {%- endif %}
 {%- for message in messages %}
     {%- if not (message.role in ('ipython', 'tool') or 'tool_calls' in message) %}
-        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}
+        {{- message['content'] | trim + '<|eot_id|>' }}
     {%- elif 'tool_calls' in message %}
         {%- if message.tool_calls | length != 1 %}
             {{- raise_exception("Only one call at a time") }}
@@ -147,7 +150,7 @@ MISTRAL = """{%- if messages[0]["role"] == "system" %}
     {%- elif message["role"] == "tool" %}
         {{- '[TOOL_RESULTS] {"content": ' + message.content | string + "}[/TOOL_RESULTS]" }}
     {%- else %}
-        {{- raise_exception("Only user and assistant roles are supported, with the exception of an initial system message!") }}
+        {{- raise_exception("Only user and assistant roles are supported, and an initial system message") }}
     {%- endif %}
 {%- endfor %}
 """

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from quart.typing import TestClientProtocol as Client
 
@@ -88,7 +89,8 @@ async def test_health_without_redis(client: Client, jobs: FakeJobs) -> None:
 
 
 async def test_health_while_only_embeddings_are_served() -> None:
-    client = create_app(settings(), FakeJobs(models=MODELS[1:], workers=[worker(message="loading")])).test_client()
+    embedder = msgspec.structs.replace(worker(message="loading"), models=MODELS[1:])
+    client = create_app(settings(), FakeJobs(models=MODELS[1:], workers=[embedder])).test_client()
     assert (await client.get("/health")).status_code == 503
 
 

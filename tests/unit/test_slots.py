@@ -15,20 +15,19 @@ def prefilling(index: int, n_pending: int, n_kept: int = 0) -> Slot:
     return Slot(index, tokens=tokens, n_kept=n_kept, busy=True, is_prefilling=True, last_used=index + 1)
 
 
-slots_of_any_kind = st.lists(
-    st.one_of(
-        st.just("free"), st.just("generating"), st.tuples(st.integers(1, 700), st.integers(0, 50))
-    ),
-    max_size=8,
-).map(
-    lambda kinds: [
-        Slot(index) if kind == "free" else generating(index) if kind == "generating" else prefilling(index, *kind)  # type: ignore[misc]
-        for index, kind in enumerate(kinds)
-    ]
-)
+@st.composite
+def slots_of_any_kind(draw: st.DrawFn) -> list[Slot]:
+    slots = []
+    for index in range(draw(st.integers(0, 8))):
+        kind = draw(st.sampled_from(("free", "generating", "prefilling")))
+        if kind == "prefilling":
+            slots.append(prefilling(index, draw(st.integers(1, 700)), draw(st.integers(0, 50))))
+        else:
+            slots.append(Slot(index) if kind == "free" else generating(index))
+    return slots
 
 
-@given(slots=slots_of_any_kind, n_batch=st.integers(8, 256))
+@given(slots=slots_of_any_kind(), n_batch=st.integers(8, 256))
 def test_a_plan_fits_the_batch_and_moves_every_running_answer(slots: list[Slot], n_batch: int) -> None:
     plan = plan_step(slots, n_batch)
     assert plan.n_tokens <= n_batch

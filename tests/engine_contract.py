@@ -1,0 +1,186 @@
+"""What every chat engine does. A test class for an engine inherits `ChatEngineContract` and has a fixture `engine`."""
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from tasks.contracts import FinishReason, GenerateRequest, Sampling, Timings, Usage
+from tasks.engines.base import ChatEngine, ContextLengthExceeded, EngineError, Ticket
+from tests.support import wait_until
+
+GREEDY = Sampling(temperature=0)
+ENDLESS = "Never stop. Count to 1000."  #: no engine ends its answer within 100 tokens
+WAIT_S = 120.0  #: for an answer on a busy machine
+
+
+class RecordingSink:
+    """A FrameSink that keeps everything, and may cancel its request at the first `progress` or `delta`."""
+
+    def __init__(self, cancel_at: str = "") -> None:
+        self.deltas: list[str] = []
+        self.delta_tokens: list[int] = []
+        self.progressed: list[tuple[int, int]] = []
+        self.reason: FinishReason | None = None
+        self.usage = Usage()
+        self.timings = Timings()
+        self.error: EngineError | None = None
+        self.was_cancelled = False
+        self.n_ends = 0
+        self.frames_after_end = 0
+        self._cancel_at = cancel_at
+        self._ticket: Future[Ticket] = Future()
+        self._ended = threading.Event()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.deltas)
+
+    def progress(self, done: int, total: int) -> None:
+        self.frames_after_end += self.n_ends
+        self.progressed.append((done, total))
+        self._cancel_if_at("progress")
+
+    def delta(self, text: str, tokens: int) -> None:
+        self.frames_after_end += self.n_ends
+        self.deltas.append(text)
+        self.delta_tokens.append(tokens)
+        self._cancel_if_at("delta")
+
+    def finished(self, reason: FinishReason, usage: Usage, timings: Timings) -> None:
+        self.reason, self.usage, self.timings = reason, usage, timings
+        self._end()
+
+    def failed(self, error: EngineError) -> None:
+        self.error = error
+        self._end()
+
+    def cancelled(self, usage: Usage) -> None:
+        self.was_cancelled, self.usage = True, usage
+        self._end()
+
+    def wait(self) -> "RecordingSink":
+        assert self._ended.wait(WAIT_S), "the request did not end"
+        return self
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def submit(self, engine: ChatEngine, request: GenerateRequest) -> Ticket:
+        ticket = engine.submit(request, self)
+        self._ticket.set_result(ticket)
+        return ticket
+
+    def _cancel_if_at(self, frame: str) -> None:
+        if self._cancel_at == frame:
+            self._ticket.result(WAIT_S).cancel()
+
+    def _end(self) -> None:
+        self.n_ends += 1
+        self._ended.set()
+
+
+def chat_request(*contents: str, **fields: Any) -> GenerateRequest:
+    """Turns of user and assistant by turns, the user first; greedy."""
+    roles = ("user", "assistant")
+    messages: list[dict[str, Any]] = [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
+    return GenerateRequest(
+        **{"id": "chatcmpl-test", "model": "m", "reply_to": "r", "messages": messages, "sampling": GREEDY, **fields}
+    )
+
+
+def run(engine: ChatEngine, request: GenerateRequest) -> RecordingSink:
+    """The request's frames, when it has ended."""
+    sink = RecordingSink()
+    engine.submit(request, sink)
+    return sink.wait()
+
+
+class ChatEngineContract:
+    """Inherited by the tests of each engine."""
+
+    @pytest.mark.parametrize("max_tokens", [1, 2, 5, 17])
+    def test_max_tokens_is_counted_exactly(self, engine: ChatEngine, max_tokens: int) -> None:
+        sink = run(engine, chat_request(ENDLESS, max_tokens=max_tokens))
+        assert sink.error is None
+        assert sink.usage.completion_tokens == max_tokens
+        assert sink.reason is FinishReason.LENGTH
+        assert sink.timings.predicted_n == max_tokens
+        assert sum(sink.delta_tokens) <= max_tokens
+
+    def test_exactly_one_end_and_nothing_after_it(self, engine: ChatEngine) -> None:
+        sink = run(engine, chat_request("Say hello.", max_tokens=8))
+        run(engine, chat_request("Say hello.", max_tokens=1))
+        assert (sink.n_ends, sink.frames_after_end) == (1, 0)
+
+    def test_no_delta_is_empty(self, engine: ChatEngine) -> None:
+        sink = run(engine, chat_request("Say hello.", max_tokens=8))
+        assert sink.deltas
+        assert all(sink.deltas)
+
+    def test_prefill_progress_grows_to_the_whole_prompt(self, engine: ChatEngine) -> None:
+        sink = run(engine, chat_request("Tell me about rivers. " * 12, max_tokens=1))
+        done = [done for done, _ in sink.progressed]
+        assert done == sorted(set(done))
+        assert sink.progressed[-1] == (sink.usage.prompt_tokens, sink.usage.prompt_tokens)
+
+    def test_the_same_greedy_request_gives_the_same_text(self, engine: ChatEngine) -> None:
+        texts = {run(engine, chat_request("Name three colours.", max_tokens=12)).text for _ in range(3)}
+        assert len(texts) == 1
+
+    def test_stop_text_never_leaves(self, engine: ChatEngine) -> None:
+        request = {"max_tokens": 30}
+        whole = run(engine, chat_request(ENDLESS, **request)).text
+        stop = whole[len(whole) // 2 :][:4]
+        sink = run(engine, chat_request(ENDLESS, stop=["", "\0never", stop], **request))
+        assert sink.text == whole[: whole.index(stop)]
+        assert sink.reason is FinishReason.STOP
+
+    def test_too_long_prompt_is_refused_at_once_with_both_numbers(self, engine: ChatEngine) -> None:
+        sink = RecordingSink()
+        with pytest.raises(ContextLengthExceeded) as caught:
+            engine.submit(chat_request("word " * engine.n_ctx * 2), sink)
+        assert str(engine.n_ctx) in caught.value.message
+        assert caught.value.param == "messages"
+        assert not sink.progressed
+
+    def test_text_completion_names_its_own_field(self, engine: ChatEngine) -> None:
+        request = chat_request(messages=None, prompt="word " * engine.n_ctx * 2)
+        with pytest.raises(ContextLengthExceeded) as caught:
+            engine.submit(request, RecordingSink())
+        assert caught.value.param == "prompt"
+
+    def test_text_completion(self, engine: ChatEngine) -> None:
+        sink = run(engine, chat_request(messages=None, prompt="Once upon a", max_tokens=4))
+        assert sink.usage.completion_tokens == 4
+        assert sink.text
+
+    def test_cancel_while_generating_ends_with_cancelled_and_frees_the_slot(self, engine: ChatEngine) -> None:
+        sink = RecordingSink(cancel_at="delta")
+        ticket = sink.submit(engine, chat_request(ENDLESS, max_tokens=500))
+        wait_until(lambda: sink.has_ended, "the request ended", WAIT_S)
+        assert sink.was_cancelled
+        assert sink.usage.completion_tokens < 500
+        ticket.cancel()
+        assert run(engine, chat_request(ENDLESS, max_tokens=2)).reason is FinishReason.LENGTH
+        assert sink.n_ends == 1
+
+    def test_cancel_while_waiting_for_a_slot(self, engine: ChatEngine) -> None:
+        running = [RecordingSink() for _ in range(engine.n_slots)]
+        tickets = [engine.submit(chat_request(ENDLESS, max_tokens=500), sink) for sink in running]
+        waiting = RecordingSink()
+        engine.submit(chat_request("Say hello."), waiting).cancel()
+        assert waiting.wait().was_cancelled
+        assert not waiting.progressed
+        for ticket in tickets:
+            ticket.cancel()
+        assert all(sink.wait().n_ends == 1 for sink in running)
+
+    def test_more_requests_than_slots_are_all_answered(self, engine: ChatEngine) -> None:
+        sinks = [RecordingSink() for _ in range(engine.n_slots * 2 + 1)]
+        for number, sink in enumerate(sinks):
+            engine.submit(chat_request(f"Say the number {number}.", max_tokens=6), sink)
+        assert [sink.wait().reason for sink in sinks if sink.wait().error is None]
+        assert all(sink.n_ends == 1 and sink.error is None for sink in sinks)
