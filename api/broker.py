@@ -74,8 +74,9 @@ class EmbeddedBroker:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            folder = self._dir.parent
             raise BrokerUnavailable(
-                f"another local-inference-server runs with LIS_DATA_DIR '{self._dir.parent}'; stop it, or choose another"
+                f"another local-inference-server runs with LIS_DATA_DIR '{folder}'; stop it, or choose another"
             ) from None
 
     def _read_password(self) -> str:

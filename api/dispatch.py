@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -132,9 +133,16 @@ class Dispatcher:
 
     async def cancel(self, state: JobState) -> None:
         """Whatever phase it is in: a waiting request never runs, a running one frees its slot."""
-        if not state.ended:
+        if state.ended:
+            await self._forget(state)
+        else:
             state.ended = True
             await self.give_up(state)
+
+    async def _forget(self, state: JobState) -> None:
+        """Its end was heard, so nobody asks for its claim again; what is not deleted here lapses by itself."""
+        with suppress(*BROKER_ERRORS):
+            await self._redis.delete(claim_key(state.claim))
 
     async def give_up(self, state: JobState) -> None:
         """Withdraw it, or tell the worker that has it. Repeated while Redis does not answer: it may run meanwhile."""

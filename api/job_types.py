@@ -9,6 +9,8 @@ from typing import NamedTuple, Protocol
 
 from tasks.contracts import Delta, ErrorCode, Finished, GenerateRequest, ModelInfo, Progress, WorkerState
 
+MAX_SHOWN = 100  #: characters of a client's own text in a message
+
 
 class JobRefused(Exception):
     """The request was not run, and never will be."""
@@ -33,7 +35,8 @@ class ModelLoading(JobRefused):
 
 class ModelNotFound(Exception):
     def __init__(self, model: str, served: Sequence[str]) -> None:
-        super().__init__(f"The model '{model}' does not exist here. Served models: {', '.join(served) or 'none'}.")
+        shown = model if len(model) <= MAX_SHOWN else model[:MAX_SHOWN] + "…"
+        super().__init__(f"The model '{shown}' does not exist here. Served models: {', '.join(served) or 'none'}.")
 
 
 class WrongModelKind(Exception):

@@ -168,7 +168,7 @@ class Supervisor:
     # -- end ---------------------------------------------------------------------------------------
 
     async def _shut_down(self) -> None:
-        """API and worker are told together: streams end within API_GRACE_S, then their slots are free. The broker last."""
+        """API and worker are told together: streams end within API_GRACE_S and free their slots. Broker last."""
         self._stop.set()
         end = time.monotonic() + STOP_WITHIN_S
         parts = {part.name: part for part in self._parts}

@@ -65,9 +65,8 @@ class WorkersView:
         if info is not None and info.kind != kind:
             uses = {"chat": "chat and text completions", "embedding": "embeddings"}
             others = [m.id for m in self.models() if m.kind == kind]
-            raise WrongModelKind(
-                f"The model '{model}' serves {uses[info.kind]}; for {uses[kind]} use {', '.join(others) or 'another server'}."
-            )
+            instead = ", ".join(others) or "another server"
+            raise WrongModelKind(f"The model '{model}' serves {uses[info.kind]}; for {uses[kind]} use {instead}.")
         if info is not None and self.ready(model):
             return info
         ready_models = [m.id for w in self.workers() if w.status is WorkerStatus.READY for m in w.models]

@@ -248,7 +248,8 @@ def load_settings(
             return named["init_settings"], named["env_settings"], named["dotenv_settings"], below
 
     def read(values: Mapping[str, Any]) -> Settings:
-        return Profiled(_env_file=env_file, **_by_variable(values))
+        options: dict[str, Any] = {"_env_file": env_file, **_by_variable(values)}
+        return Profiled(**options)
 
     try:
         return read(overrides)

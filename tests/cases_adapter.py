@@ -4,12 +4,12 @@ import atexit
 import subprocess
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.reference_tokens import reference_prompt_tokens
 from tests.stack import EXIT_CANNOT_START, START_S, Stack
 from tests.support import wait_until
 from tests.support_models import tiny_llama_path
@@ -119,24 +119,6 @@ def visibility(secs: float) -> dict[str, str]:
 def ref_prompt_tokens(handle: Stack, messages: list[dict[str, Any]]) -> int:
     """By llama-cpp-python's own formatter and tokenizer, not by the service's."""
     return reference_prompt_tokens(handle.lis_env["LIS_GGUF_PATH"], messages)
-
-
-@cache
-def _reference_model(path: str) -> Any:
-    from llama_cpp import Llama
-
-    return Llama(path, vocab_only=True, verbose=False)
-
-
-def reference_prompt_tokens(path: str, messages: list[dict[str, Any]]) -> int:
-    from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
-    model = _reference_model(path)
-    template = model.metadata["tokenizer.chat_template"]
-    bos, eos = (model._model.token_get_text(token) for token in (model.token_bos(), model.token_eos()))
-    formatter: Any = Jinja2ChatFormatter(template, eos, bos)
-    formatted = formatter(messages=messages)
-    return len(model.tokenize(formatted.prompt.encode(), add_bos=not formatted.added_special, special=True))
 
 
 def small_dir(nbytes: int) -> str:

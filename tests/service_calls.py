@@ -134,6 +134,24 @@ class Service:
         return received
 
     @contextmanager
+    def sent(self, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
+        """A connection on which this was posted and nothing read."""
+        data = json.dumps(body).encode()
+        lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self.stack.key}"]
+        head = "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode()
+        with socket.create_connection(("127.0.0.1", self.stack.port), timeout=10.0) as connection:
+            connection.sendall(head + data)
+            yield connection
+
+    def n_running(self) -> int:
+        """Requests that workers have, by their last heartbeat."""
+        return sum(worker["running"] for worker in self.stack.health()["workers"])
+
+    def n_waiting(self) -> int:
+        with self.stack.redis() as client:
+            return sum(client.zcard(key) for key in client.keys("lis:lane:*"))
+
+    @contextmanager
     def nothing_starts(self) -> Iterator[None]:
         """What happens within reaches no engine. The chat afterwards is behind whatever was queued."""
         before = self.stack.started_count()

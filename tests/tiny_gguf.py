@@ -18,7 +18,7 @@ WORDS = ("the", "and", "you", "that", "is", "cat", "dog", "user", "system", "ass
 POISON = "\x07"  #: TinyQwen3(poisoned=True): this character's embedding is not a number
 
 
-def write_tiny_llama(path: Path) -> None:
+def write_tiny_llama(path: Path, chat_template: str | None = CHATML_TEMPLATE) -> None:
     """Arch llama, 1024 positions, SentencePiece-like vocabulary: all bytes, ASCII, some words, ChatML marks."""
     writer = GGUFWriter(path, "llama")
     tokens, types = _sentencepiece_vocabulary()
@@ -36,7 +36,8 @@ def write_tiny_llama(path: Path) -> None:
     writer.add_eot_token_id(tokens.index("<|im_end|>"))
     writer.add_add_bos_token(True)
     writer.add_add_eos_token(False)
-    writer.add_chat_template(CHATML_TEMPLATE)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     rng = np.random.default_rng(1)
     _add_weights(writer, rng, len(tokens), width=64, n_ff=128, n_layers=2, kv_width=32)
     # Own output rows of this size give logits of deviation 1.5: varied text in which an end token is rare.

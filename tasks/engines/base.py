@@ -73,7 +73,10 @@ class Ticket(Protocol):
     """A submitted request."""
 
     def cancel(self) -> None:
-        """Stop within one decode step or prefill chunk; `FrameSink.cancelled` follows. From any thread, any number of times."""
+        """Stop within one decode step or prefill chunk; `FrameSink.cancelled` follows.
+
+        From any thread, any number of times.
+        """
 
 
 class ChatEngine(Protocol):

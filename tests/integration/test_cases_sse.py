@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.service_calls import CHATS, COMPLETIONS, LONG, POSTS, Service, Streamed, chat_body, error_of
+from tests.service_calls import CHATS, COMPLETIONS, LONG, Service, Streamed, chat_body, error_of
 from tests.stack import CHAT, N_CTX
 from tests.support import wait_until
 
@@ -115,14 +115,17 @@ def test_too_long_prompt_is_a_status_and_no_stream(
 )
 def test_failure_within_a_stream_is_its_last_frame(slow: Service, trap: str, code: str) -> None:
     """No end is faked, for whoever takes a cut-off text for a whole one."""
+    n_loaded = slow.stack.log_text().count("models ready")
     stream = slow.chat_stream(f"{trap} please")
-    assert len(stream.pieces) == 3
+    assert 1 <= len(stream.pieces) <= 3  # the third may die with the engine
     assert stream.error is not None
     assert stream.error["code"] == code
     assert list(stream.chunks[-1]) == ["error"]
     assert stream.finish is None
     assert "[DONE]" not in stream.raw
-    wait_until(lambda: slow.post(*POSTS[0]).status_code == 200, "the engine is back", 60.0)
+    if trap == "FAKE-CRASH":
+        wait_until(lambda: slow.stack.log_text().count("models ready") > n_loaded, "the engine is back", 60.0)
+        wait_until(lambda: slow.stack.health()["status"] == "ok", "the API knows it")
     slow.assert_alive()
 
 

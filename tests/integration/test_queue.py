@@ -165,6 +165,9 @@ def test_a_hundred_and_fifty_at_once_are_answered_or_told_to_wait(fake_live: Sta
     assert {call.error["code"] for call in answers if call.error} <= {"server_busy"}
     assert sum(call.status == 200 for call in answers) > 30
     wait_idle(fake_live)
+    log = fake_live.log_text()
+    ran = {call.id for call in answers if f"generation started request_id={call.id}" in log}
+    assert ran == {call.id for call in answers if call.status == 200}
 
 
 # -- clients that leave ---------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Which tokens go into the next batch, and which slot takes a request."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +40,8 @@ def test_a_plan_fits_the_batch_and_moves_every_running_answer(slots: list[Slot],
         assert 1 <= part.n_tokens <= part.slot.n_pending
         assert part.wants_logits == (part.n_tokens == part.slot.n_pending)
     pending = sum(slot.n_pending for slot in slots)
-    assert plan.n_tokens == min(n_batch, pending)
+    left_for_the_next_chunk = 2 * len(plan.parts)  # at most, so that no token is decoded all alone
+    assert min(n_batch, pending) - left_for_the_next_chunk <= plan.n_tokens <= min(n_batch, pending)
 
 
 def test_running_answers_come_before_prompts() -> None:
@@ -74,12 +76,27 @@ def test_common_prefix(a: list[int], b: list[int]) -> None:
 
 def test_the_slot_that_remembers_most_is_chosen() -> None:
     slots = [Slot(0, tokens=[1, 2], n_kept=2), Slot(1, tokens=[1, 2, 3, 9], n_kept=4), Slot(2)]
-    assert choose_slot(slots, [1, 2, 3, 4]) == (slots[1], 3)
+    assert choose_slot(slots, [1, 2, 3, 4, 5]) == (slots[1], 3)
 
 
-def test_an_identical_prompt_still_decodes_its_last_token() -> None:
+@pytest.mark.parametrize(("prompt", "kept"), [([1, 2, 3], 1), ([1, 2], 0), ([1], 0), ([1, 2, 3, 4], 2)])
+def test_an_identical_prompt_still_decodes_its_last_token_and_not_all_alone(prompt: list[int], kept: int) -> None:
     slot = Slot(0, tokens=[1, 2, 3], n_kept=3)
-    assert choose_slot([slot], [1, 2, 3]) == (slot, 2)
+    assert choose_slot([slot], prompt) == (slot, kept)
+
+
+@pytest.mark.parametrize("length", range(2, 40))
+@pytest.mark.parametrize(("n_batch", "n_ubatch"), [(16, 16), (16, 8), (12, 5)])
+def test_no_token_of_a_prompt_is_decoded_all_alone(length: int, n_batch: int, n_ubatch: int) -> None:
+    slot = Slot(0)
+    slot.begin(list(range(length)), n_kept=0, number=1)
+    passes = []
+    while slot.n_pending:
+        (part,) = plan_step([slot], n_batch, n_ubatch).parts
+        slot.n_kept += part.n_tokens
+        passes += [min(n_ubatch, part.n_tokens - at) for at in range(0, part.n_tokens, n_ubatch)]
+    assert 1 not in passes
+    assert sum(passes) == length
 
 
 def test_among_equals_the_slot_unused_longest_is_chosen() -> None:

@@ -35,6 +35,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 )
 @example(text="abab", stops=["abb", "b"], cuts=[1, 2, 3])
 @example(text="aab", stops=["aabb", "ab"], cuts=[1, 2, 3])
+@example(text="aé", stops=["é", "aéa"], cuts=[])
 def test_any_split_gives_the_text_up_to_the_earliest_stop(text: str, stops: list[str], cuts: list[int]) -> None:
     found = [text.index(stop) for stop in stops if stop and stop in text]
     sent, stopped = assemble(split(text.encode(), cuts), stops)

@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from tasks.engines import Engines, Report
     from tasks.settings import Settings
 
-# GNU OpenMP's threads spin for some 300 000 rounds at each of the thousand barriers of a decode step, and every other
-# process that wants a core in that time costs a whole time slice: on two busy cores SmolLM2-135M fell to 0.2-2 tok/s, and
-# with this to 6-11. Read when libgomp is loaded, so it stands before any import of llama_cpp.
+# GNU OpenMP's threads spin for some 300 000 rounds at each of the many barriers of a decode step, and another process
+# that wants a core in that time costs a whole time slice. On two busy cores SmolLM2-135M did 0.2-16 tok/s with that and
+# 6-18 with this; on idle ones both did some 60. Read when libgomp is loaded, so it stands before llama_cpp's import.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 

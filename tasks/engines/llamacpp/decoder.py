@@ -125,7 +125,7 @@ class Decoder:
                 self._calls.popleft()()
             self._drop_cancelled()
             self._fill_slots()
-            if parts := plan_step(self._slots, self.model.n_batch).parts:
+            if parts := plan_step(self._slots, self.model.n_batch, self.model.n_ubatch).parts:
                 self._step(parts)
         except Exception:
             log.exception("the decode loop failed: all its requests end")

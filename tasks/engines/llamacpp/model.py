@@ -20,8 +20,9 @@ FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 
 #: ggml's CPU flash attention works on 64 query rows at a time where a micro-batch has as many, by arithmetic that
 #: rounds differently (logits move by up to 0.8 on SmolLM2-135M). Below, every split of a prompt gives the same bits: so
-#: an answer at temperature 0 is the same with and without kept tokens, alone and beside others. Prompts are no slower.
-CPU_MAX_UBATCH = 63
+#: an answer at temperature 0 is the same with and without kept tokens, alone and beside others. Without flash attention
+#: it is so with every micro-batch, but for tokens decoded one by one (slots.py).
+CPU_MAX_UBATCH_WITH_FLASH_ATTN = 63
 
 
 class ChatModel:
@@ -37,6 +38,7 @@ class ChatModel:
             self.n_ctx = self._window(settings.n_ctx)
             self.n_slots = settings.parallel
             self.n_batch = max(settings.n_batch, settings.parallel)
+            self.n_ubatch = self._n_ubatch(settings)
             self.context: Any = self._make_context(settings)
             self.memory = llama_cpp.llama_get_memory(self.context)
             if not self.memory or llama_cpp.llama_model_has_encoder(self._model):
@@ -74,11 +76,11 @@ class ChatModel:
         # not walk through their tokens.
         params.kv_unified = False
         params.n_batch = self.n_batch
-        params.n_ubatch = self._n_ubatch(settings)
+        params.n_ubatch = self.n_ubatch
         # Only the tokens to sample after have logits. The default reserves n_vocab x n_ubatch x 4 bytes of them.
         params.n_outputs_max = self.n_slots
         params.n_threads = params.n_threads_batch = settings.n_threads
-        params.flash_attn_type = FLASH_ATTN[settings.flash_attn]
+        params.flash_attn_type = FLASH_ATTN[self._flash_attn(settings)]
         params.type_k = CACHE_TYPES[settings.cache_type_k]
         params.type_v = CACHE_TYPES[settings.cache_type_v]
         params.no_perf = True
@@ -93,10 +95,21 @@ class ChatModel:
         assert llama_cpp.llama_n_ctx_seq(context) >= self.n_ctx
         return context
 
+    def _flash_attn(self, settings: Settings) -> str:
+        """`auto` on a CPU: only where a quantized V cache needs it. There it decodes slower (39 tok/s, without 60)."""
+        if settings.flash_attn != "auto" or _is_on_gpu(settings):
+            return settings.flash_attn
+        return "off" if settings.cache_type_v in ("f16", "bf16") else "on"
+
     def _n_ubatch(self, settings: Settings) -> int:
         wanted = min(settings.n_ubatch, self.n_batch)
-        on_gpu = settings.n_gpu_layers != 0 and llama_cpp.llama_supports_gpu_offload()
-        return wanted if on_gpu else min(wanted, CPU_MAX_UBATCH)
+        if _is_on_gpu(settings) or self._flash_attn(settings) == "off":
+            return wanted
+        return min(wanted, CPU_MAX_UBATCH_WITH_FLASH_ATTN)
+
+
+def _is_on_gpu(settings: Settings) -> bool:
+    return settings.n_gpu_layers != 0 and bool(llama_cpp.llama_supports_gpu_offload())
 
 
 class AbortFlag:

@@ -67,8 +67,8 @@ class StepPlan(NamedTuple):
         return sum(part.n_tokens for part in self.parts)
 
 
-def plan_step(slots: Sequence[Slot], n_batch: int) -> StepPlan:
-    """The next batch of at most `n_batch` tokens.
+def plan_step(slots: Sequence[Slot], n_batch: int, n_ubatch: int | None = None) -> StepPlan:
+    """The next batch of at most `n_batch` tokens, which llama.cpp decodes in passes of `n_ubatch` (None: in one).
 
     Slots that generate come first, one token each, so that a long prompt of another request never holds up a running
     answer by more than one chunk. Prompts share the rest, the one that came first before the others.
@@ -80,9 +80,23 @@ def plan_step(slots: Sequence[Slot], n_batch: int) -> StepPlan:
         count = min(slot.n_pending, room)
         if not count:
             break
+        if slot.is_prefilling:
+            count = _without_lone_tokens(count, slot.n_pending, n_ubatch or n_batch)
         parts.append(Part(slot, slot.n_kept, count, wants_logits=count == slot.n_pending))
         room -= count
     return StepPlan(parts)
+
+
+def _without_lone_tokens(count: int, n_pending: int, n_ubatch: int) -> int:
+    """`count` or a little less of `n_pending` prompt tokens, so that no token is decoded all alone, now or later.
+
+    llama.cpp's arithmetic for one row rounds differently from that for several, which all agree; so the answer does not
+    depend on where a prompt was cut.
+    """
+    for fewer in range(count, max(1, count - 3), -1):
+        if fewer % n_ubatch != 1 and n_pending - fewer != 1:
+            return fewer
+    return count
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
@@ -96,12 +110,13 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def choose_slot(slots: Sequence[Slot], prompt: Sequence[int]) -> tuple[Slot, int] | None:
     """The free slot whose cache begins most like `prompt`, and how many of its tokens can stay.
 
-    Never all of the prompt: its last token must be decoded, for logits to sample from. Among equals the slot that was
-    unused longest. None: all are busy.
+    Never all of the prompt: its last token must be decoded, for logits to sample from, and the one before it, too, for
+    one alone would be rounded differently (`_without_lone_tokens`). Among equals the slot that was unused longest. None: all
+    are busy.
     """
     free = [slot for slot in slots if not slot.busy]
     if not free:
         return None
     shared = {slot.index: common_prefix(slot.tokens, prompt) for slot in free}
     best = min(free, key=lambda slot: (-shared[slot.index], slot.last_used, slot.index))
-    return best, min(shared[best.index], len(prompt) - 1)
+    return best, min(shared[best.index], max(0, len(prompt) - 2))

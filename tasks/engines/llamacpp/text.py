@@ -35,7 +35,8 @@ class StopFinder:
     def finish(self) -> TextStep:
         """No more text comes: what was held back leaves, up to a complete match."""
         match = self._match()
-        return TextStep(self._take(match), stopped=match < len(self._held))
+        stopped = match < len(self._held)
+        return TextStep(self._take(match), stopped)
 
     def _take(self, end: int) -> str:
         text, self._held = self._held[:end], self._held[end:]
