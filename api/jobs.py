@@ -182,9 +182,12 @@ class JobClient:
             # a later slice belongs to a request that runs: the lane's bound and the busy timeout are not for it
             first = (self._patience(patience_s), self._settings.max_queue)
             wait_s, max_queue = first if at == 0 else (SLICE_WAIT_S, 0)
-            async with self._queued(request, wait_s, max_queue) as state:
-                await self.wait_started(state)
-                answer = await _with_slice(answer, state, at)
+            try:
+                async with self._queued(request, wait_s, max_queue) as state:
+                    await self.wait_started(state)
+                    answer = await _with_slice(answer, state, at)
+            except RequestFailed as exc:
+                raise _reindexed(exc, at) from None
         return answer
 
     def _patience(self, patience_s: float | None) -> float:
@@ -265,15 +268,12 @@ async def _with_slice(answer: EmbeddingAnswer, state: JobState, first_index: int
     """`answer` with one slice's vectors added; indexes are counted from the whole input."""
     vectors: list[Vectors] = []
     prompt_tokens = 0
-    try:
-        async with aclosing(state.events()) as events:
-            async for event in events:
-                if isinstance(event, Vectors):
-                    vectors.append(event)
-                elif isinstance(event, Finished):
-                    prompt_tokens = event.usage.prompt_tokens
-    except RequestFailed as exc:
-        raise _reindexed(exc, first_index) from None
+    async with aclosing(state.events()) as events:
+        async for event in events:
+            if isinstance(event, Vectors):
+                vectors.append(event)
+            elif isinstance(event, Finished):
+                prompt_tokens = event.usage.prompt_tokens
     (got,) = vectors
     row = got.width * 4
     return EmbeddingAnswer(
@@ -286,6 +286,7 @@ async def _with_slice(answer: EmbeddingAnswer, state: JobState, first_index: int
 
 
 def _reindexed(exc: RequestFailed, first_index: int) -> RequestFailed:
+    """Its `input[i]` counted from the whole input."""
     if exc.param is None or not exc.param.startswith("input["):
         return exc
     param = f"input[{first_index + int(exc.param[len('input[') : -1])}]"

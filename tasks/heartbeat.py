@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import redis
 
-from tasks.contracts import HEARTBEAT_INTERVAL_S, WORKER_TTL_S, WORKERS_KEY, WorkerState, worker_key
+from tasks.contracts import HEARTBEAT_INTERVAL_S, WORKER_TTL_S, WORKERS_KEY, WorkerState, WorkerStatus, worker_key
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ class Heartbeat:
         self._wake.set()
 
     def stop(self) -> None:
-        """Take the worker off the list, so that nobody waits for the TTL."""
+        """Take the worker off the list, so that nobody waits for the TTL; one that failed stays there until it lapses,
+        so that every API reads the reason."""
         self._stopping = True
         self._wake.set()
         self._thread.join(3.0)
@@ -50,6 +51,9 @@ class Heartbeat:
             self._wake.clear()
         name = self._state().name
         try:
+            if self._state().status is WorkerStatus.FAILED:
+                self._beat()
+                return
             pipe = self._redis.pipeline()
             pipe.delete(worker_key(name))
             pipe.zrem(WORKERS_KEY, name)

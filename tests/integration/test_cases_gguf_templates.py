@@ -113,6 +113,7 @@ def test_model_without_a_template_is_no_silent_service(tmp_path: Path) -> None:
         error = error_of(service.post(CHATS, chat_body("hello")), 503)
         service.client.close()
     assert error["code"] == "model_loading"
+    assert "no chat template" in error["message"]
 
 
 @pytest.mark.parametrize("name", EXTENSIONS, ids=lambda name: f"TPL-16 {name}")

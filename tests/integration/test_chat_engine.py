@@ -212,7 +212,7 @@ def test_a_closed_engine_cancels_what_it_has_and_takes_nothing_more() -> None:
     [
         ({"gguf_path": __file__}, "not a GGUF"),
         ({"chat_template_path": "/none/there.jinja"}, "LIS_CHAT_TEMPLATE_PATH"),
-        ({"cache_type_k": "q4_0"}, "LIS_CACHE_TYPE_K"),
+        ({"cache_type_v": "q8_0"}, "LIS_CACHE_TYPE_V"),
         ({"gguf_path": str(minilm_path())}, "encoder"),
         ({"gguf_path": str(tiny_qwen3_path())}, "no chat template: set LIS_CHAT_TEMPLATE_PATH"),
     ],

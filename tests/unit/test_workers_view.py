@@ -200,3 +200,16 @@ async def test_models_are_remembered_while_no_worker_is_up(broker: Broker) -> No
         broker.view.require("chat-model", "chat")
     with pytest.raises(ModelLoading):
         broker.view.require("unknown", "chat")
+
+
+async def test_why_a_worker_gave_up_is_told_when_it_is_gone_until_another_comes(broker: Broker) -> None:
+    await broker.beat(worker(status=WorkerStatus.FAILED, message="'x.gguf' is truncated", models=[]))
+    await broker.poll()
+    await broker.lapse("w1")
+    await broker.poll()
+    with pytest.raises(ModelLoading, match="truncated"):
+        broker.view.require("chat-model", "chat")
+    await broker.beat(worker("w2", status=WorkerStatus.LOADING, models=[]))
+    await broker.poll()
+    with pytest.raises(ModelLoading, match="loaded"):
+        broker.view.require("chat-model", "chat")

@@ -111,8 +111,8 @@ def choose_slot(slots: Sequence[Slot], prompt: Sequence[int]) -> tuple[Slot, int
     """The free slot whose cache begins most like `prompt`, and how many of its tokens can stay.
 
     Never all of the prompt: its last token must be decoded, for logits to sample from, and the one before it, too, for
-    one alone would be rounded differently (`_without_lone_tokens`). Among equals the slot that was unused longest. None: all
-    are busy.
+    one alone would be rounded differently (`_without_lone_tokens`). Among equals the slot that was unused longest.
+    None: all are busy.
     """
     free = [slot for slot in slots if not slot.busy]
     if not free:
