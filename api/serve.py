@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
@@ -60,7 +61,18 @@ def main() -> None:
     skip_last_collection()
     if not settings.api_key.get_secret_value() and settings.host not in ("127.0.0.1", "::1", "localhost"):
         log.warning("LIS_API_KEY is not set: whoever reaches %s:%s can use this server", settings.host, settings.port)
-    asyncio.run(run(settings))
+    # uvloop, where there is one, takes a fifth off the API's work for a token (0.78 to 0.63 ms on two slow cores)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(run(settings))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """None: asyncio's own loop."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

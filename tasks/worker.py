@@ -92,6 +92,8 @@ class WorkerRuntime:
 
     def drain(self) -> None:
         """Take nothing new; what still runs after LIS_DRAIN_TIMEOUT ends with an error frame."""
+        if self._status is WorkerStatus.FAILED:
+            return  # why it ends is what clients are to read
         self._draining = True
         self._set_state(WorkerStatus.DRAINING, "shutting down")
         if self._host is not None:
