@@ -38,7 +38,8 @@ class Sample:
 def peer(threads: int, n_ctx: int) -> Iterator[str]:
     """`python -m llama_cpp.server` (see llama_cpp_server.py); yields its base URL."""
     port = free_port()
-    options = {"model": smollm2_path(), "n_ctx": n_ctx, "n_batch": N_BATCH, "n_threads": threads, "port": port}
+    options = {"model": smollm2_path(), "n_ctx": n_ctx, "n_batch": N_BATCH, "port": port}
+    options |= {"n_threads": threads, "n_threads_batch": threads}
     command = [sys.executable, "-m", "benchmarks.llama_cpp_server", "--host", "127.0.0.1"]
     command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
     with tempfile.TemporaryFile() as log:
