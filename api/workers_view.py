@@ -29,7 +29,6 @@ class WorkersView:
         self._on_change = on_change
         self._workers: dict[str, WorkerState] = {}
         self._known: dict[str, ModelInfo] = {}  #: every model ever announced, for true answers while no worker is up
-        self._last_failure = ""  #: why the last worker that gave up did so; until another one comes
         self._task: asyncio.Task[None] | None = None
         self._grace_until = 0.0
         self.is_reachable = False
@@ -76,15 +75,13 @@ class WorkersView:
         raise self._not_ready()
 
     def _not_ready(self) -> ModelLoading:
-        for worker in self.workers():
-            if worker.status is WorkerStatus.DOWNLOADING:
-                return ModelLoading(f"The model is being downloaded ({worker.progress:.0%}).", 30.0)
-            if worker.status is WorkerStatus.LOADING:
-                return ModelLoading("The model is being loaded.", RETRY_WHEN_LOADING_S)
-            if worker.status is WorkerStatus.FAILED:
-                return ModelLoading(f"The model cannot be loaded: {worker.message}", 60.0)
-        if self._last_failure and not self._workers:
-            return ModelLoading(f"The model cannot be loaded: {self._last_failure}", 60.0)
+        by_status = {worker.status: worker for worker in self.workers()}
+        if worker := by_status.get(WorkerStatus.DOWNLOADING):
+            return ModelLoading(f"The model is being downloaded ({worker.progress:.0%}).", 30.0)
+        if WorkerStatus.LOADING in by_status:
+            return ModelLoading("The model is being loaded.", RETRY_WHEN_LOADING_S)
+        if worker := by_status.get(WorkerStatus.FAILED):
+            return ModelLoading(f"The model cannot be loaded: {worker.message}", 60.0)
         return ModelLoading("No worker is ready to serve this model.", RETRY_WHEN_LOADING_S)
 
     async def _run(self) -> None:
@@ -113,8 +110,5 @@ class WorkersView:
             present = {**self._workers, **present}
         before = {(worker.name, worker.boot_id) for worker in self._workers.values()}
         self._workers = present
-        if present:
-            failed = (worker.message for worker in present.values() if worker.status is WorkerStatus.FAILED)
-            self._last_failure = next(failed, "")
         self._known |= {model.id: model for state in states for model in state.models}
         await self._on_change(before - {(state.name, state.boot_id) for state in present.values()})

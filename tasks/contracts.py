@@ -16,6 +16,7 @@ EMBED_TASK = "tasks.embed"  #: one slice of an embeddings request
 
 CLAIM_TTL_S = 86_400  #: longer than any request may run; a claim that outlives its request only costs memory
 WORKER_TTL_S = 5  #: a worker whose heartbeat is older is lost
+FAILED_TTL_S = 600  #: why a worker gave up stays known for so long; nobody waits for it, so nothing is lost later
 HEARTBEAT_INTERVAL_S = 1.0
 CLAIM_WAITING = "waiting"  #: value of the claim key while nobody has taken the request
 
@@ -57,7 +58,7 @@ def claim_key(claim: str) -> str:
 
 
 def worker_key(worker: str) -> str:
-    """The worker's heartbeat, a msgpack `WorkerState` with a TTL of `WORKER_TTL_S`."""
+    """The worker's heartbeat, a msgpack `WorkerState` with a TTL of `WORKER_TTL_S`, or `FAILED_TTL_S` of a failed one."""
     return f"lis:worker:{worker}"
 
 

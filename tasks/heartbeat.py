@@ -8,7 +8,15 @@ from collections.abc import Callable
 import msgspec
 import redis
 
-from tasks.contracts import HEARTBEAT_INTERVAL_S, WORKER_TTL_S, WORKERS_KEY, WorkerState, WorkerStatus, worker_key
+from tasks.contracts import (
+    FAILED_TTL_S,
+    HEARTBEAT_INTERVAL_S,
+    WORKER_TTL_S,
+    WORKERS_KEY,
+    WorkerState,
+    WorkerStatus,
+    worker_key,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +39,8 @@ class Heartbeat:
         self._wake.set()
 
     def stop(self) -> None:
-        """Take the worker off the list, so that nobody waits for the TTL; one that failed stays there until it lapses,
-        so that every API reads the reason."""
+        """Take the worker off the list, so that nobody waits for the TTL; one that failed stays there for
+        FAILED_TTL_S, so that every API reads the reason, one that starts later too."""
         self._stopping = True
         self._wake.set()
         self._thread.join(3.0)
@@ -63,8 +71,9 @@ class Heartbeat:
 
     def _beat(self) -> None:
         state = self._state()
+        ttl_s = FAILED_TTL_S if state.status is WorkerStatus.FAILED else WORKER_TTL_S
         pipe = self._redis.pipeline()
-        pipe.set(worker_key(state.name), msgspec.msgpack.encode(state), ex=WORKER_TTL_S)
+        pipe.set(worker_key(state.name), msgspec.msgpack.encode(state), ex=ttl_s)
         pipe.zadd(WORKERS_KEY, {state.name: time.time()})
         pipe.expire(WORKERS_KEY, 86_400)
         pipe.execute()

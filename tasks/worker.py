@@ -195,6 +195,7 @@ class ModelsStep(bootsteps.StartStopStep):
             _runtime.start()
         except (ModelLoadError, EngineFailed) as exc:
             log.error("cannot start: %s", exc)
+            _runtime.stop()  # Celery stops nothing before all has started; the last heartbeat must tell why
             raise SystemExit(EXIT_CANNOT_START) from None
 
     def stop(self, parent: Any) -> None:
