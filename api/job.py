@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
+
 from api.job_types import RequestFailed
 from tasks.contracts import (
     AnyFrame,
@@ -103,10 +105,13 @@ class JobState:
             case Failed():
                 self.ended = True
                 self._failure = RequestFailed(frame.code, frame.message, frame.param)
-            case Delta() if self._events and isinstance(self._events[-1], Delta):
+            case Delta() if self._events and _goes_on(self._events[-1], frame):
                 last = self._events[-1]
-                self._events[-1] = Delta(
-                    frame.id, frame.attempt, frame.seq, last.text + frame.text, last.tokens + frame.tokens
+                self._events[-1] = msgspec.structs.replace(
+                    frame,
+                    text=last.text + frame.text,
+                    tokens=last.tokens + frame.tokens,
+                    logprobs=last.logprobs + frame.logprobs,
                 )
             case Progress() if self._events and isinstance(self._events[-1], Progress):
                 self._events[-1] = frame
@@ -151,3 +156,9 @@ class JobState:
     async def _wait(self) -> None:
         self._changed.clear()
         await self._changed.wait()
+
+
+def _goes_on(event: Any, delta: Delta) -> bool:
+    """Whether `delta` is more of the text that `event` holds."""
+    is_same = isinstance(event, Delta) and event.choice == delta.choice
+    return is_same and event.is_reasoning is delta.is_reasoning

@@ -17,7 +17,7 @@ import redis
 import redis.asyncio
 import redis.backoff
 
-from tasks.contracts import AnyFrame, Delta, Failed, Frame, reply_channel
+from tasks.contracts import AnyFrame, Delta, Failed, Frame, ToolCall, reply_channel
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +57,27 @@ class Outbox:
         """The pending items as numbered frames. Publisher's thread, under its lock."""
         frames: list[Any] = []
         for kind, fields in self.pending:
-            values = ["".join(fields[0]), fields[1]] if kind is Delta else fields
+            values = ["".join(fields[0]), *fields[1:]] if kind is Delta else fields
             frames.append(kind(self.request_id, self.attempt, len(self.history) + len(frames), *values))
         self.pending = []
         self.history.extend(frames)
         return frames
+
+
+def _merged(last: tuple[type[Frame], list[Any]], kind: type[Frame], fields: tuple[Any, ...]) -> bool:
+    """Whether an unsent Delta, or part of a tool's call, has taken in the next one. A Delta's texts are a list."""
+    before = last[1]
+    if last[0] is not kind:
+        return False
+    if kind is Delta and before[2:4] == list(fields[2:4]):
+        before[0].append(fields[0])
+        before[1] += fields[1]
+        before[4] = before[4] + fields[4]
+        return True
+    if kind is ToolCall and before[:2] == list(fields[:2]) and not fields[2]:
+        before[4] += fields[4]
+        return True
+    return False
 
 
 class FramePublisher:
@@ -93,16 +109,9 @@ class FramePublisher:
 
     def put(self, outbox: Outbox, kind: type[Frame], fields: tuple[Any, ...]) -> None:
         with self._cond:
-            if kind is Delta:
-                text, tokens = fields
-                if outbox.pending and outbox.pending[-1][0] is Delta:
-                    last = outbox.pending[-1][1]
-                    last[0].append(text)
-                    last[1] += tokens
-                    return  # the publisher has been told of this outbox already
-                outbox.pending.append((kind, [[text], tokens]))
-            else:
-                outbox.pending.append((kind, list(fields)))
+            if outbox.pending and _merged(outbox.pending[-1], kind, fields):
+                return  # the publisher has been told of this outbox already
+            outbox.pending.append((kind, [[fields[0]], *fields[1:]] if kind is Delta else list(fields)))
             self._dirty[outbox.request_id] = outbox
             self._cond.notify()
 

@@ -3,9 +3,23 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from tasks.contracts import Delta, ErrorCode, Failed, Finished, FinishReason, Progress, Timings, Usage
+from tasks.contracts import (
+    ChoiceFinished,
+    Delta,
+    ErrorCode,
+    Failed,
+    Finished,
+    FinishReason,
+    Frame,
+    Progress,
+    Timings,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+)
 from tasks.engines.base import EngineError, Ticket
 from tasks.frames import FramePublisher, Outbox
 
@@ -36,11 +50,21 @@ class RequestRun:
         with self.lock:
             self.outbox.put(Progress, done, total)
 
-    def delta(self, text: str, tokens: int) -> None:
-        self.active_at = time.monotonic()
-        with self.lock:
-            if not self._failed:
-                self.outbox.put(Delta, text, tokens)
+    def delta(
+        self,
+        text: str,
+        tokens: int,
+        choice: int = 0,
+        is_reasoning: bool = False,
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> None:
+        self._put(Delta, text, tokens, choice, is_reasoning, list(logprobs))
+
+    def tool_call(self, choice: int, index: int, call_id: str, name: str, arguments: str) -> None:
+        self._put(ToolCall, choice, index, call_id, name, arguments)
+
+    def choice_finished(self, choice: int, reason: FinishReason) -> None:
+        self._put(ChoiceFinished, choice, reason)
 
     def finished(self, reason: FinishReason, usage: Usage, timings: Timings) -> None:
         with self.lock:
@@ -92,6 +116,12 @@ class RequestRun:
         """Asked by the embedder between two calls; that it asks is progress."""
         self.active_at = time.monotonic()
         return self._cancelled.is_set()
+
+    def _put(self, kind: type[Frame], *fields: Any) -> None:
+        self.active_at = time.monotonic()
+        with self.lock:
+            if not self._failed:
+                self.outbox.put(kind, *fields)
 
     def _end(self, outcome: str) -> None:
         with self.lock:

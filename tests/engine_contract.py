@@ -1,12 +1,13 @@
 """What every chat engine does. A test class for an engine inherits `ChatEngineContract` and has a fixture `engine`."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from tasks.contracts import FinishReason, GenerateRequest, Sampling, Timings, Usage
+from tasks.contracts import FinishReason, GenerateRequest, Sampling, Timings, TokenLogprob, Usage
 from tasks.engines.base import ChatEngine, ContextLengthExceeded, EngineError, Ticket
 from tests.support import wait_until
 
@@ -21,6 +22,11 @@ class RecordingSink:
     def __init__(self, cancel_at: str = "") -> None:
         self.deltas: list[str] = []
         self.delta_tokens: list[int] = []
+        self.texts: dict[int, list[str]] = {}  #: by choice, without reasoning
+        self.reasonings: dict[int, list[str]] = {}
+        self.logprobs: dict[int, list[TokenLogprob]] = {}
+        self.calls: list[tuple[int, int, str, str, str]] = []  #: choice, index, id, name, arguments
+        self.reasons: dict[int, FinishReason] = {}  #: of all choices but the last
         self.progressed: list[tuple[int, int]] = []
         self.reason: FinishReason | None = None
         self.usage = Usage()
@@ -42,11 +48,28 @@ class RecordingSink:
         self.progressed.append((done, total))
         self._cancel_if_at("progress")
 
-    def delta(self, text: str, tokens: int) -> None:
+    def delta(
+        self,
+        text: str,
+        tokens: int,
+        choice: int = 0,
+        is_reasoning: bool = False,
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> None:
         self.frames_after_end += self.n_ends
         self.deltas.append(text)
+        (self.reasonings if is_reasoning else self.texts).setdefault(choice, []).append(text)
+        self.logprobs.setdefault(choice, []).extend(logprobs)
         self.delta_tokens.append(tokens)
         self._cancel_if_at("delta")
+
+    def tool_call(self, choice: int, index: int, call_id: str, name: str, arguments: str) -> None:
+        self.frames_after_end += self.n_ends
+        self.calls.append((choice, index, call_id, name, arguments))
+
+    def choice_finished(self, choice: int, reason: FinishReason) -> None:
+        self.frames_after_end += self.n_ends
+        self.reasons[choice] = reason
 
     def finished(self, reason: FinishReason, usage: Usage, timings: Timings) -> None:
         self.reason, self.usage, self.timings = reason, usage, timings
@@ -147,13 +170,13 @@ class ChatEngineContract:
         assert not sink.progressed
 
     def test_text_completion_names_its_own_field(self, engine: ChatEngine) -> None:
-        request = chat_request(messages=None, prompt="word " * engine.n_ctx * 2)
+        request = chat_request(messages=None, prompts=["word " * engine.n_ctx] * 2)
         with pytest.raises(ContextLengthExceeded) as caught:
             engine.submit(request, RecordingSink())
         assert caught.value.param == "prompt"
 
     def test_text_completion(self, engine: ChatEngine) -> None:
-        sink = run(engine, chat_request(messages=None, prompt="Once upon a", max_tokens=4))
+        sink = run(engine, chat_request(messages=None, prompts=["Once upon a"], max_tokens=4))
         assert sink.usage.completion_tokens == 4
         assert sink.text
 

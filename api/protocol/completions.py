@@ -20,7 +20,7 @@ def parse_completion(body: dict[str, Any]) -> Generation:
         id="",
         model=model,
         reply_to="",
-        prompt=prompt,
+        prompts=[prompt],
         sampling=read_sampling(fields),
         max_tokens=read_max_tokens(fields),
         stop=read_stop(fields),
@@ -54,7 +54,7 @@ class CompletionAnswer(AnswerFormat):
 
     def __init__(self, request: GenerateRequest, include_usage: bool = False, echo: bool = False) -> None:
         super().__init__(request, include_usage)
-        self.echoed = (request.prompt or "") if echo else ""
+        self.echoed = request.prompts[0] if echo else ""
 
     def whole_choice(self, text: str, finish_reason: str) -> dict[str, Any]:
         return self.chunk_choice(self.echoed + text, finish_reason)

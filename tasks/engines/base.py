@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tasks.contracts import ErrorCode, FinishReason, GenerateRequest, Timings, Usage
+from tasks.contracts import ErrorCode, FinishReason, GenerateRequest, Timings, TokenLogprob, Usage
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -56,11 +56,24 @@ class FrameSink(Protocol):
     def progress(self, done: int, total: int) -> None:
         """Prefill: `done` of `total` prompt tokens are in the KV cache. Once per prefill chunk."""
 
-    def delta(self, text: str, tokens: int) -> None:
-        """New text (never empty), covering `tokens` generated tokens."""
+    def delta(
+        self,
+        text: str,
+        tokens: int,
+        choice: int = 0,
+        is_reasoning: bool = False,
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> None:
+        """New text (never empty), covering `tokens` generated tokens. Choices come one after the other, 0 first."""
+
+    def tool_call(self, choice: int, index: int, call_id: str, name: str, arguments: str) -> None:
+        """A call begins (`call_id` and `name` are set) or goes on (both are empty); see ToolCall."""
+
+    def choice_finished(self, choice: int, reason: FinishReason) -> None:
+        """This choice is whole, and there is another one."""
 
     def finished(self, reason: FinishReason, usage: Usage, timings: Timings) -> None:
-        """The answer is whole. Nothing follows."""
+        """The last choice is whole, and so is the answer. Nothing follows."""
 
     def failed(self, error: EngineError) -> None:
         """There is no (further) answer. Nothing follows."""

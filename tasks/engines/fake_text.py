@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 def prompt_text(request: GenerateRequest) -> str:
     """The prompt as one text: roles and contents, as a chat template would join them."""
     if request.messages is None:
-        return request.prompt or ""
+        return "".join(request.prompts)
     return "\n".join(f"{message.get('role', '')} {message.get('content') or ''}" for message in request.messages)
 
 
@@ -57,7 +57,7 @@ def answer(request: GenerateRequest, max_tokens: int) -> Answer:
 
 def _last_user_text(request: GenerateRequest) -> str:
     users = [message for message in request.messages or () if message.get("role") == "user"]
-    return str(users[-1].get("content") or "") if users else request.prompt or ""
+    return str(users[-1].get("content") or "") if users else "".join(request.prompts)
 
 
 def _pieces(prompt: str, question: str, max_tokens: int) -> list[str]:

@@ -172,7 +172,7 @@ def test_max_tokens_is_lowered_to_the_setting_and_to_the_window() -> None:
     try:
         assert run(engine, chat_request("a b c", max_tokens=10**9)).usage.completion_tokens <= 20
         assert run(engine, chat_request("a b c")).usage.completion_tokens <= 20
-        nearly_full = run(engine, chat_request(messages=None, prompt="a" * 250, max_tokens=100))
+        nearly_full = run(engine, chat_request(messages=None, prompts=["a" * 250], max_tokens=100))
         assert nearly_full.usage.prompt_tokens + nearly_full.usage.completion_tokens <= 256
         assert nearly_full.reason is FinishReason.LENGTH
     finally:
@@ -186,7 +186,7 @@ def test_odd_prompts_are_answered(smollm2: LlamaChatEngine, prompt: str) -> None
 
 
 def test_a_text_completion_goes_on_where_the_prompt_ends(smollm2: LlamaChatEngine) -> None:
-    assert run(smollm2, chat_request(messages=None, prompt="Once upon a", max_tokens=3)).text.startswith(" time")
+    assert run(smollm2, chat_request(messages=None, prompts=["Once upon a"], max_tokens=3)).text.startswith(" time")
 
 
 def test_an_unusable_max_tokens_is_the_clients_fault(tiny: LlamaChatEngine) -> None:

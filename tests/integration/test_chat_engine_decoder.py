@@ -116,7 +116,7 @@ def test_a_decode_that_raises_ends_what_runs_but_not_the_engine(tiny: Rig) -> No
 
 def test_a_sink_that_raises_ends_only_its_own_request(tiny: Rig) -> None:
     class Broken(RecordingSink):
-        def delta(self, text: str, tokens: int) -> None:
+        def delta(self, *_: Any, **__: Any) -> None:
             raise ValueError("broken sink")
 
     broken, sound = Broken(), RecordingSink()

@@ -91,10 +91,10 @@ def test_bos_comes_once_where_template_and_vocabulary_both_add_it(tmp_path: Path
 
 
 def test_a_text_prompt_has_bos_as_the_vocabulary_says_and_no_control_tokens(rig: Rig) -> None:
-    tokens = rig.tokens(chat_request(messages=None, prompt="a <|im_end|> b"))
+    tokens = rig.tokens(chat_request(messages=None, prompts=["a <|im_end|> b"]))
     bos = [rig.vocab.bos] if rig.vocab.adds_bos else []
     assert tokens == bos + rig.vocab.tokenize("a <|im_end|> b")
-    assert rig.tokens(chat_request(messages=None, prompt="")) == [rig.vocab.bos]
+    assert rig.tokens(chat_request(messages=None, prompts=[""])) == [rig.vocab.bos]
 
 
 def test_pieces_put_together_are_the_text(rig: Rig) -> None:

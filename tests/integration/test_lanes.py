@@ -44,7 +44,7 @@ def test_interactive_runs_before_batch_that_came_first(stack: Stack) -> None:
         ear.subscribe(reply_channel(api_id))
         for request_id in ids:
             request = GenerateRequest(
-                id=request_id, model=CHAT, reply_to=api_id, lane=Lane.BATCH, prompt="hello", max_tokens=1
+                id=request_id, model=CHAT, reply_to=api_id, lane=Lane.BATCH, prompts=["hello"], max_tokens=1
             )
             client.set(claim_key(claim_id(request_id, 1)), "waiting", pxat=int(time.time() * 1000) + 60_000)
             sender.send_task(CHAT_TASK, [msgspec.to_builtins(request)], task_id=request_id, queue=queue)

@@ -14,7 +14,7 @@ from tests.unit.cases import anything
 from tests.unit.fake_jobs import finished
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}, "strict": True}}
-REQUEST = GenerateRequest(id="chatcmpl-1", model="m", reply_to="a", created_ms=1_700_000_000_999, prompt="Once")
+REQUEST = GenerateRequest(id="chatcmpl-1", model="m", reply_to="a", created_ms=1_700_000_000_999, prompts=["Once"])
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def test_request_survives_the_way_to_the_worker() -> None:
 @pytest.mark.parametrize("prompt", ["hi", "", " ", ["hi"], [""]])
 def test_prompt(prompt: Any) -> None:
     expected = prompt[0] if isinstance(prompt, list) else prompt
-    assert parse_completion(completion(prompt=prompt)).request.prompt == expected
+    assert parse_completion(completion(prompt=prompt)).request.prompts == [expected]
 
 
 @pytest.mark.parametrize("prompt", [None, [], {}, 5, [None], ["a", "b"], [1, 2], [[1, 2]], [{}]])

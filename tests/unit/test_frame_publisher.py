@@ -85,7 +85,7 @@ def rig() -> Iterator[Rig]:
 def test_frames_are_numbered_from_zero_and_in_order(rig: Rig) -> None:
     outbox = rig.publisher.open("r1", 2, "api")
     outbox.put(Started, "w", "b")
-    outbox.put(Delta, "a", 1)
+    outbox.put(Delta, "a", 1, 0, False, [])
     outbox.put(Finished, FinishReason.STOP, Usage(), Timings())
     rig.flush()
     assert [(type(frame), frame.attempt, frame.seq) for frame in rig.frames()] == [
@@ -101,7 +101,7 @@ def test_deltas_that_pile_up_are_merged(rig: Rig) -> None:
     outbox.put(Started, "w", "b")
     wait_until(rig.publisher.is_flushed, "the first frame is on its way, and stuck there")
     for _ in range(1000):
-        outbox.put(Delta, "x", 1)
+        outbox.put(Delta, "x", 1, 0, False, [])
     rig.redis.gate.set()
     rig.flush()
     _, merged = rig.frames()
@@ -114,7 +114,7 @@ def test_putting_never_waits_for_redis(rig: Rig) -> None:
     rig.redis.gate.clear()
     outbox = rig.publisher.open("r1", 1, "api")
     for _ in range(100):
-        outbox.put(Delta, "x", 1)
+        outbox.put(Delta, "x", 1, 0, False, [])
         outbox.put(Started, "w", "b")
     assert rig.frames() == []
 
@@ -124,9 +124,9 @@ def test_an_outage_loses_nothing_and_keeps_the_order(rig: Rig) -> None:
     outbox = rig.publisher.open("r1", 1, "api")
     outbox.put(Started, "w", "b")
     for text in "abc":
-        outbox.put(Delta, text, 1)
+        outbox.put(Delta, text, 1, 0, False, [])
     rig.redis.is_down = False
-    outbox.put(Delta, "d", 1)
+    outbox.put(Delta, "d", 1, 0, False, [])
     rig.flush()
     assert [frame.seq for frame in rig.frames()] == list(range(len(rig.frames())))
     assert "".join(frame.text for frame in rig.frames() if isinstance(frame, Delta)) == "abcd"

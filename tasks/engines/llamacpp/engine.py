@@ -54,7 +54,9 @@ class LlamaChatEngine:
     def tokenize(self, request: GenerateRequest) -> list[int]:
         """The request's whole prompt, however long. From any thread. Raises InvalidRequest."""
         with self._vocab_gate.use():
-            return self._text_tokens(request.prompt or "") if request.messages is None else self._chat_tokens(request)
+            return (
+                self._text_tokens("".join(request.prompts)) if request.messages is None else self._chat_tokens(request)
+            )
 
     def close(self) -> None:
         self._vocab_gate.close()
