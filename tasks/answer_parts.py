@@ -12,7 +12,7 @@ class TextPart(NamedTuple):
 class CallPart(NamedTuple):
     """A call, or more of it. The first part of a call has its id and name, later ones have them empty."""
 
-    index: int
+    call: int  #: its number within the choice, from 0
     call_id: str
     name: str
     arguments: str  #: the next fragment of the arguments' JSON text

@@ -27,7 +27,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = -1  #: tokens DRY looks back; -1: the window, 0: off
-    dry_sequence_breakers: list[str] = ["\n", ":", '"', "*"]
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     mirostat: int = 0  #: 1 or 2: that version of Mirostat instead of top_k, top_p and min_p
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
