@@ -21,7 +21,8 @@ from tasks.contracts import (
     Usage,
 )
 from tasks.engines.base import EngineError, Ticket
-from tasks.frames import FramePublisher, Outbox
+from tasks.frames import FramePublisher
+from tasks.outbox import Outbox
 
 log = logging.getLogger(__name__)
 

@@ -57,11 +57,13 @@ class FakeRedis:
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, merge_window_s: float = 0.0) -> None:
         self.redis = FakeRedis()
         self.abandoned: list[str] = []
         client: Any = self.redis
-        self.publisher = FramePublisher(client, self.abandoned.append, abandoned_after_s=0.2)
+        self.publisher = FramePublisher(
+            client, self.abandoned.append, abandoned_after_s=0.2, merge_window_s=merge_window_s
+        )
 
     def frames(self, api_id: str = "api") -> list[AnyFrame]:
         return self.redis.got.get(reply_channel(api_id), [])
@@ -107,6 +109,38 @@ def test_deltas_that_pile_up_are_merged(rig: Rig) -> None:
     _, merged = rig.frames()
     assert isinstance(merged, Delta)
     assert (merged.text, merged.tokens, merged.seq) == ("x" * 1000, 1000, 1)
+
+
+def test_tokens_gather_behind_the_first_one_and_the_end_waits_for_nothing() -> None:
+    """The window never passes here: only what may not wait sends."""
+    rig = Rig(merge_window_s=600.0)
+    outbox = rig.publisher.open("r1", 1, "api")
+    outbox.put(Started, "w", "b")
+    outbox.put(Delta, "a", 1, 0, False, [])
+    wait_until(lambda: rig.frames()[-1:] and isinstance(rig.frames()[-1], Delta), "the first token has left")
+    for text in "bcd":
+        outbox.put(Delta, text, 1, 0, False, [])
+    outbox.put(Finished, FinishReason.STOP, Usage(), Timings())
+    wait_until(lambda: isinstance(rig.frames()[-1], Finished), "the end has left")
+    assert [frame.text for frame in rig.frames() if isinstance(frame, Delta)] == ["a", "bcd"]
+    rig.publisher.close()
+
+
+def test_what_another_choice_or_the_reasoning_says_is_not_merged(rig: Rig) -> None:
+    rig.redis.gate.clear()
+    outbox = rig.publisher.open("r1", 1, "api")
+    outbox.put(Started, "w", "b")
+    wait_until(rig.publisher.is_flushed, "the first frame is on its way, and stuck there")
+    for choice, is_reasoning in [(0, True), (0, True), (0, False), (1, False)]:
+        outbox.put(Delta, "x", 1, choice, is_reasoning, [])
+    rig.redis.gate.set()
+    rig.flush()
+    deltas = [frame for frame in rig.frames() if isinstance(frame, Delta)]
+    assert [(delta.text, delta.choice, delta.is_reasoning) for delta in deltas] == [
+        ("xx", 0, True),
+        ("x", 0, False),
+        ("x", 1, False),
+    ]
 
 
 def test_putting_never_waits_for_redis(rig: Rig) -> None:
