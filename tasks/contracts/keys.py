@@ -73,5 +73,5 @@ def queue_name(lane: Lane, models: str) -> str:
 
 
 def new_request_id(prefix: str) -> str:
-    """`chatcmpl-…`, `cmpl-…` or `embd-…`: Celery task id, log field, frame key and `x-request-id` in one."""
-    return f"{prefix}-{secrets.token_hex(12)}"
+    """`chatcmpl-…`, `cmpl-…`, `embd-…` or `resp_…`: Celery task id, log field, frame key and `x-request-id` in one."""
+    return f"{prefix}{'_' if prefix == 'resp' else '-'}{secrets.token_hex(12)}"
