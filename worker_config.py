@@ -8,7 +8,7 @@ import sys
 from kombu.entity import Queue
 
 from tasks.celery import celery_broker_url, redis_url
-from tasks.contracts import Lane, queue_name
+from tasks.contracts import queue_names
 from tasks.settings import SettingsInvalid, load_settings
 from tasks.worker_name import served_models_key, worker_name
 
@@ -33,12 +33,12 @@ worker_prefetch_multiplier = 1
 task_reject_on_worker_lost = False  # a requeue has no limit; the API retries once (api/jobs.py)
 worker_cancel_long_running_tasks_on_connection_loss = False  # a broker blip must not end a generation
 
-_names = [queue_name(lane, served_models_key(settings)) for lane in (Lane.INTERACTIVE, Lane.BATCH)]
+_names = queue_names(served_models_key(settings))
 task_queues = [Queue(name, routing_key=name) for name in _names]
 task_default_queue = _names[0]
 
 broker_transport_options = {
-    "queue_order_strategy": "priority",  # strictly as listed above; the default alternates
+    "queue_order_strategy": "tasks.lanes:LaneOrder",
     "priority_steps": [0],
     "visibility_timeout": 86_400,  # longer than any task: a shorter one starts a long task again and again
     "unacked_key": f"lis:unacked:{worker_name(settings)}",  # its own, so that it can restore them at start

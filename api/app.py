@@ -5,14 +5,16 @@ from collections.abc import Callable
 
 from quart import Blueprint, Quart, Response, request
 
-from api.auth import check_key
+from api import auth
 from api.body import BoundedRequest
 from api.cors import add_cors, preflight
 from api.edge import Edge
 from api.errors import describe, is_unexpected
+from api.idempotency import KEY_HEADER, Idempotency
 from api.job_types import Jobs
+from api.keys import load_keys
 from api.responses import json_response, request_id
-from api.routes import chat, completions, embeddings, health, models
+from api.routes import chat, completions, embeddings, health, models, openapi, queue, responses, tokens
 from tasks.settings import Settings, load_settings
 
 log = logging.getLogger(__name__)
@@ -23,7 +25,11 @@ ROUTES: tuple[Callable[[Settings, Jobs], Blueprint], ...] = (
     models.routes,
     chat.routes,
     completions.routes,
+    responses.routes,
     embeddings.routes,
+    tokens.routes,
+    queue.routes,
+    openapi.routes,
 )
 PREFIXES = ("/v1", "")
 
@@ -48,7 +54,7 @@ def create_app(settings: Settings | None = None, jobs: Jobs | None = None) -> Qu
             blueprint = make(settings, client)
             name = blueprint.name + prefix.replace("/", "_")  # a blueprint registered twice needs two names
             app.register_blueprint(blueprint, url_prefix=prefix or None, name=name)
-    _add_hooks(app, settings)
+    _add_hooks(app, settings, _idempotency(app, settings))
     app.asgi_app = Edge(app.asgi_app)  # type: ignore[method-assign]
     return app
 
@@ -62,13 +68,24 @@ def _own_client(app: Quart, settings: Settings) -> Jobs:
     return client
 
 
-def _add_hooks(app: Quart, settings: Settings) -> None:
-    api_key = settings.api_key.get_secret_value()
+def _idempotency(app: Quart, settings: Settings) -> Idempotency | None:
+    """None: keys are ignored."""
+    if not settings.idempotency_ttl_s:
+        return None
+    idempotency = Idempotency(app.asgi_app, settings)
+    app.after_serving(idempotency.stop)
+    return idempotency
+
+
+def _add_hooks(app: Quart, settings: Settings, idempotency: Idempotency | None) -> None:
+    keys = load_keys(settings)
 
     async def admit() -> Response | None:
         if request.method == "OPTIONS":
             return preflight(request.headers.get("Access-Control-Request-Headers"))
-        check_key(request.path, request.headers.get("Authorization"), api_key)
+        auth.admit(request, keys)
+        if idempotency is not None and KEY_HEADER in request.headers:
+            return await idempotency.answer(request)
         return None
 
     async def answer_error(exc: Exception) -> Response:

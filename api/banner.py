@@ -9,7 +9,9 @@ def print_banner(settings: Settings, out: TextIO) -> None:
     """URL, model names, and a curl line that works when it is pasted."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)  # noqa: S104
     base = f"http://{host}:{settings.port}"
-    key = " -H 'Authorization: Bearer $LIS_API_KEY'" if settings.api_key.get_secret_value() else ""
+    is_one = settings.api_key.get_secret_value() and "," not in settings.api_key.get_secret_value()
+    value = "$LIS_API_KEY" if is_one else "YOUR_KEY"
+    key = f' -H "Authorization: Bearer {value}"' if settings.has_api_key() else ""
     body = f'{{"model": "{settings.model_alias}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'
     lines = [
         "",

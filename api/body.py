@@ -37,20 +37,30 @@ class BoundedRequest(Request):
     body_class = BoundedBody
 
 
-async def read_json(request: Request, limit_bytes: int, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
-    """The body's JSON object through `parse`.
+async def read_json(
+    request: Request,
+    limit_bytes: int,
+    parse: Callable[[dict[str, Any]], Parsed],
+    is_slow: Callable[[bytes], bool] = lambda _: False,
+) -> Parsed:
+    """The body's JSON object through `parse`, on a thread when the body is large, packed, or `is_slow`.
 
     Raises UnsupportedMediaType, BodyTooLarge, InvalidRequest, and the framework's RequestTimeout.
     """
     check_content_type(request.content_type)
     encoding = read_encoding(request.headers.get("Content-Encoding"))
-    try:
-        data = await request.get_data(cache=False, as_text=False, parse_form_data=False)
-    except RequestEntityTooLarge:
-        raise BodyTooLarge(limit_bytes) from None
-    if len(data) <= OFF_LOOP_BYTES and encoding is None:
+    data = await read_bytes(request, limit_bytes)
+    if len(data) <= OFF_LOOP_BYTES and encoding is None and not is_slow(data):
         return parse(decode_object(data))
     return await asyncio.to_thread(lambda: parse(decode_object(inflate(data, encoding, limit_bytes))))
+
+
+async def read_bytes(request: Request, limit_bytes: int) -> bytes:
+    """The body as it came. Raises BodyTooLarge, and the framework's RequestTimeout."""
+    try:
+        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    except RequestEntityTooLarge:
+        raise BodyTooLarge(limit_bytes) from None
 
 
 def check_content_type(content_type: str | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from quart import Response
 
-EXPOSED = "x-request-id, retry-after, x-should-retry, x-truncated-inputs, x-queue-wait-ms"
+EXPOSED = "x-request-id, retry-after, x-should-retry, x-truncated-inputs, x-queue-wait-ms, idempotent-replayed"
 METHODS = "GET, HEAD, POST, OPTIONS"
 PREFLIGHT_TTL_S = 86_400
 

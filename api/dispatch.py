@@ -10,6 +10,7 @@ import msgspec
 import redis
 from kombu.exceptions import KombuError, OperationalError
 
+from api.backlog import QUICK_S, Backlog
 from api.job import JobState
 from api.job_types import QueueUnavailable, ServerBusy
 from api.workers_view import WorkersView
@@ -22,9 +23,13 @@ from tasks.contracts import (
     Control,
     GenerateRequest,
     Lane,
+    WorkerState,
     cancelled_key,
     claim_key,
     control_channel,
+    queue_name,
+    queue_parts,
+    work_of,
 )
 from tasks.settings import Settings
 
@@ -33,6 +38,8 @@ log = logging.getLogger(__name__)
 UNAVAILABLE = "The queue (Redis) does not answer. Try again soon."
 RETRY_WHEN_UNAVAILABLE_S = 2.0
 BROKER_ERRORS = (redis.RedisError, OSError, OperationalError, KombuError)
+TOO_LATE = "The server is busy: the client waits for too short a time."
+HOPELESS = 1.5  #: a request whose wait is estimated at more than so many times what it may be is refused at once
 PUBLISH_TIMEOUT_S = 1.2  #: its sockets give up after 1 s each, and kombu may use two
 PUBLISHERS = 4  #: threads and connections that publish; more are not faster
 CANCEL_PAUSE_S = 0.3
@@ -48,12 +55,14 @@ class Dispatcher:
         self._view = view
         self._claims = AsyncClaims(client)
         self._celery = producer(settings)
+        self.backlog = Backlog(client, view)
         self._publishers = asyncio.Semaphore(PUBLISHERS)
         self.is_closing = False  #: what Redis does not take at once now, it never gets
 
-    def queue_for(self, model: str, lane: Lane) -> str:
-        """The lane's queue of a worker group that serves the model; the group with the most ready workers."""
-        queues = [worker.queues[lane.value] for worker in self._view.ready(model)]
+    def queue_for(self, model: str, lane: Lane, share: int) -> str:
+        """The share's queue in the lane of a worker group that serves the model; the group with the most ready
+        workers. Where a worker of another version has fewer shares, several of ours wait in one queue."""
+        queues = [_share_queue(worker, lane, share) for worker in self._view.ready(model)]
         if not queues:
             message = "The worker that served this model has just gone. Try again soon."
             raise QueueUnavailable(message, RETRY_WHEN_UNAVAILABLE_S)
@@ -71,6 +80,20 @@ class Dispatcher:
         finally:
             self._publishers.release()
 
+    async def send_ahead(self, state: JobState) -> None:
+        """Put the message of a waiting batch request into the interactive lane as well, where it has the same claim.
+
+        Raises QueueUnavailable; it may have arrived all the same.
+        """
+        parts = queue_parts(state.queue)
+        assert parts is not None
+        queue = queue_name(Lane.INTERACTIVE, parts.models, parts.share)
+        async with self._publishers:
+            try:
+                await asyncio.wait_for(asyncio.to_thread(self._publish, state, queue), PUBLISH_TIMEOUT_S)
+            except BROKER_ERRORS as exc:
+                raise self._not_queued(state, exc) from None
+
     async def _turn(self, state: JobState) -> None:
         """Wait for a publisher before the claim is opened: its first lease must not lapse in a crowd."""
         while True:
@@ -83,30 +106,65 @@ class Dispatcher:
                     raise QueueUnavailable(UNAVAILABLE, RETRY_WHEN_UNAVAILABLE_S) from None
                 if time.monotonic() > state.deadline:
                     message = "The server is busy: too many requests came at once."
-                    raise ServerBusy(message, self.estimate_s(state.queue, 0)) from None
+                    raise await self.busy(state.queue, message) from None
 
     async def _send(self, state: JobState, max_queue: int) -> None:
-        wait_ms = max(1, int((state.deadline - time.monotonic()) * 1000))
-        lease_ms = min(FIRST_LEASE_MS, wait_ms)
+        lease_ms = min(FIRST_LEASE_MS, _left_ms(state))
+        if lease_ms <= 0:
+            raise await self.busy(state.queue, TOO_LATE)
         try:
-            submitted = await self._claims.submit(state.claim, state.queue, lease_ms, max_queue)
+            work = work_of(state.request)
+            submitted = await self._claims.submit(state.claim, state.queue, lease_ms, max_queue, work)
         except BROKER_ERRORS as exc:  # should it yet arrive, it opens a claim that has no message
             raise self._not_queued(state, exc) from None
         if not submitted.accepted:
             message = f"The server is busy: {submitted.waiting} requests wait already, the most it lets wait."
-            raise ServerBusy(message, self.estimate_s(state.queue, submitted.waiting))
+            raise await self.busy(state.queue, message)
+        # Redis may have been slow to take it: what is left now, counted from the time when it did, ends no later than
+        # the deadline does
+        ends_ms = submitted.now_ms + _left_ms(state)
         lease_ends = time.monotonic() + lease_ms / 1000
         state.waiting_before = submitted.waiting
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._publish, state), PUBLISH_TIMEOUT_S)
-            is_open = await self._claims.extend(state.claim, state.queue, submitted.now_ms + wait_ms)
+            await self._refuse_hopeless(state)
+            if ends_ms < submitted.now_ms + lease_ms:
+                await self._claims.extend(state.claim, state.queue, ends_ms)
+            await asyncio.wait_for(asyncio.to_thread(self._publish, state, state.queue), PUBLISH_TIMEOUT_S)
+            is_open = await self._claims.extend(state.claim, state.queue, ends_ms)
         except BROKER_ERRORS as exc:
             if not await self._was_taken(state, lease_ends):
                 raise self._not_queued(state, exc) from None
         else:
+            if not is_open and time.monotonic() >= state.deadline:
+                raise await self.busy(state.queue, TOO_LATE)
             if not is_open:
                 message = "The queue (Redis) is too slow to take the request. Try again soon."
                 raise QueueUnavailable(message, RETRY_WHEN_UNAVAILABLE_S)
+            state.is_queued = True
+
+    async def _refuse_hopeless(self, state: JobState) -> None:
+        """With LIS_ADMISSION=estimate: raises ServerBusy when it would wait far beyond its deadline, as measured; never
+        on a guess. Nobody can have taken it: its message is not sent yet. Raises RedisError, OSError."""
+        if self._settings.admission != "estimate" or state.attempt > 1:
+            return
+        try:
+            async with asyncio.timeout(QUICK_S):
+                estimate = await self.backlog.estimate(state.queue, state.claim)
+        except BROKER_ERRORS:
+            return
+        left_s = _left_ms(state) / 1000
+        if estimate is None or not estimate.is_measured or estimate.wait_s <= HOPELESS * left_s:
+            return
+        await self.withdraw(state)
+        wait = f"about {estimate.wait_s:.0f} s, and it may wait {left_s:.1f} s"
+        message = f"The server is busy: this request would wait {wait}."
+        raise ServerBusy(message, estimate.wait_s)
+
+    async def busy(self, queue: str, why: str) -> ServerBusy:
+        """With how long a request that came now would wait; before that can be known the busy timeout stands for it."""
+        estimate = await self.backlog.estimate_new(queue)
+        wait_s = max(1.0, self._settings.busy_timeout_s if estimate is None else estimate.wait_s)
+        return ServerBusy(f"{why} A request sent now would wait about {wait_s:.0f} s.", wait_s)
 
     async def _was_taken(self, state: JobState, lease_ends: float) -> bool:
         """After a failed publish: False once it can no longer run, at the latest when its first lease has ended."""
@@ -150,7 +208,9 @@ class Dispatcher:
         while True:
             try:
                 taken_by = await self.withdraw(state)
-                if taken_by is not None:
+                if taken_by is None:
+                    log.info("request withdrawn", extra={"request_id": state.id})
+                else:
                     await self._redis.set(cancelled_key(state.id), b"1", ex=CANCELLED_TTL_S)
                     await self._control(taken_by.worker, Control(op="cancel", id=state.id))
                 return
@@ -168,15 +228,7 @@ class Dispatcher:
         owner = state.worker or await self.holder(state)  # `started` itself may be what is missing
         if owner is not None:
             await self._control(owner[0], Control(op="resend", id=state.id, from_seq=state.next_seq))
-
-    def estimate_s(self, queue: str, waiting: int) -> float:
-        """How long a request behind `waiting` others would wait: them and the running ones times the measured mean,
-        over the slots. Before anything was measured the busy timeout stands for the mean."""
-        workers = [worker for worker in self._view.workers() if queue in worker.queues.values()]
-        slots = sum(worker.slots for worker in workers) or 1
-        means = [worker.mean_run_s for worker in workers if worker.mean_run_s]
-        mean_s = sum(means) / len(means) if means else self._settings.busy_timeout_s
-        return max(1.0, mean_s * (waiting + 1) / slots)
+            state.asked_at = state.asked_at or time.monotonic()  # the question has reached Redis
 
     def warm_up(self) -> None:
         """In a thread. The first publish costs 80 ms and more: connect before it is wanted."""
@@ -189,13 +241,24 @@ class Dispatcher:
     def close(self) -> None:
         self._celery.close()
 
-    def _publish(self, state: JobState) -> None:
+    def _publish(self, state: JobState, queue: str) -> None:
         """In a thread: Celery's publish blocks for 1-2 ms."""
         task = CHAT_TASK if isinstance(state.request, GenerateRequest) else EMBED_TASK
         message = msgspec.to_builtins(msgspec.structs.replace(state.request, attempt=state.attempt))
         # `argsrepr` is what Flower and logs show: no prompt in it
         shown = f"('{state.request.model}',)"
-        self._celery.send_task(task, [message], task_id=state.id, queue=state.queue, argsrepr=shown, retry=False)
+        self._celery.send_task(task, [message], task_id=state.id, queue=queue, argsrepr=shown, retry=False)
 
     async def _control(self, worker: str, control: Control) -> None:
         await self._redis.publish(control_channel(worker), msgspec.msgpack.encode(control))
+
+
+def _left_ms(state: JobState) -> int:
+    """Until its deadline."""
+    return int((state.deadline - time.monotonic()) * 1000)
+
+
+def _share_queue(worker: WorkerState, lane: Lane, share: int) -> str:
+    plain = worker.queues[lane.value]
+    parts = queue_parts(plain)
+    return plain if parts is None else queue_name(lane, parts.models, share % worker.shares)

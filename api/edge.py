@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCallable, ASGISendEvent, Scope
 
+from api.auth import CALLER
+from api.keys import NOBODY, Caller
+
 log = logging.getLogger("api.access")
 
 QUIET_PATHS = frozenset(["/health", "/v1/health"])  #: probes come every second or so
@@ -42,11 +45,13 @@ class Edge:
     async def _http(self, scope: dict[str, Any], receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         started_s = time.monotonic()
         exchange = Exchange(receive, send)
+        inner = {**scope, "path": plain_path(scope["path"])}
         try:
             async with AsyncExitStack() as cleanup:
-                inner = {**scope, "path": plain_path(scope["path"]), CLEANUP: cleanup}
+                inner[CLEANUP] = cleanup
                 await self.app(inner, exchange.receive, exchange.send)
         finally:
+            caller: Caller = inner.get(CALLER, NOBODY)
             log.log(
                 logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO,
                 "request answered" if exchange.is_whole else "client left",
@@ -56,6 +61,7 @@ class Edge:
                     "method": scope["method"],
                     "route": scope["path"][:200],
                     "ms": round((time.monotonic() - started_s) * 1000, 1),
+                    **({"key": caller.name} if caller.name else {}),
                 },
             )
 

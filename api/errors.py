@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 MAX_RETRY_AFTER_S = 60  #: openai-python ignores a longer Retry-After and tries again within seconds
+QUEUE_WAIT_HEADER = "x-queue-wait-ms"
 RESTART_RETRY_S = 5  #: about what a worker needs to stop and load again
 
 
@@ -38,6 +39,15 @@ class BodyTooLarge(Exception):
     def __init__(self, limit_bytes: int, unpacked: bool = False) -> None:
         which = "The unpacked request body" if unpacked else "The request body"
         super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes.")
+
+
+class KeyConflict(Exception):
+    """An idempotency key that cannot be used for this request. `may_retry`: later it can."""
+
+    def __init__(self, message: str, code: str, may_retry: bool) -> None:
+        super().__init__(message)
+        self.code = code
+        self.may_retry = may_retry
 
 
 class UnsupportedMediaType(Exception):
@@ -83,6 +93,7 @@ HTTP_ERRORS: dict[int, tuple[str, str]] = {
     408: ("request_timeout", "The request body did not arrive in time."),
     413: ("request_too_large", "The request body is too large."),
     415: ("unsupported_media_type", "This media type is not supported."),
+    431: ("headers_too_large", "The request's header fields are too large."),
 }
 
 
@@ -102,6 +113,10 @@ def describe(exc: BaseException) -> ErrorAnswer:
             return ErrorAnswer(400, str(exc), INVALID_REQUEST, None, "model")
         case BodyTooLarge():
             return ErrorAnswer(413, str(exc), INVALID_REQUEST, "request_too_large")
+        case KeyConflict():
+            # SDKs retry a 409 by themselves
+            told = (("Retry-After", str(RESTART_RETRY_S)),) if exc.may_retry else (("x-should-retry", "false"),)
+            return ErrorAnswer(409, str(exc), INVALID_REQUEST, exc.code, None, told)
         case UnsupportedMediaType():
             headers = (("Accept-Encoding", "gzip, deflate"),)  # RFC 9110, 15.5.16
             return ErrorAnswer(415, str(exc), INVALID_REQUEST, "unsupported_media_type", None, headers)
@@ -109,7 +124,8 @@ def describe(exc: BaseException) -> ErrorAnswer:
             return _failure(exc)
         case JobRefused():
             code = next((code for kind, code in REFUSALS.items() if isinstance(exc, kind)), "server_busy")
-            return ErrorAnswer(503, exc.message, SERVER_ERROR, code, None, retry_headers(exc.retry_after_s))
+            told = retry_headers(exc.retry_after_s) + wait_headers(exc.queue_ms)
+            return ErrorAnswer(503, exc.message, SERVER_ERROR, code, None, told)
         case HTTPException():
             return _http_error(exc)
     return ErrorAnswer(500, "The server failed on this request. Its log says why.", SERVER_ERROR, "internal_error")
@@ -128,20 +144,28 @@ def retry_headers(retry_after_s: float) -> tuple[tuple[str, str], ...]:
     return (("Retry-After", str(MAX_RETRY_AFTER_S)), ("x-should-retry", "false"))
 
 
+def wait_headers(queue_ms: float | None) -> tuple[tuple[str, str], ...]:
+    """How long the request had waited in the queue, where it was in one."""
+    return () if queue_ms is None else ((QUEUE_WAIT_HEADER, str(round(queue_ms))),)
+
+
 def _failure(exc: RequestFailed) -> ErrorAnswer:
     status, code = FAILURES.get(exc.code, (500, "internal_error"))
-    headers = retry_headers(RESTART_RETRY_S) if status == 503 else ()
+    headers = (retry_headers(RESTART_RETRY_S) if status == 503 else ()) + wait_headers(exc.queue_ms)
     return ErrorAnswer(status, exc.message, INVALID_REQUEST if status < 500 else SERVER_ERROR, code, exc.param, headers)
 
 
-def _http_error(exc: HTTPException) -> ErrorAnswer:
-    status = exc.code or 500
+def http_error(status: int) -> ErrorAnswer:
+    """For a status that HTTP itself explains."""
     if status >= 500:
         return ErrorAnswer(500, "The server failed on this request. Its log says why.", SERVER_ERROR, "internal_error")
-    code, message = HTTP_ERRORS.get(status, ("bad_request", "The request is malformed."))
-    headers: tuple[tuple[str, str], ...] = ()
+    code, message = HTTP_ERRORS.get(status, HTTP_ERRORS[400])
+    return ErrorAnswer(status, message, INVALID_REQUEST, code)
+
+
+def _http_error(exc: HTTPException) -> ErrorAnswer:
+    error = http_error(exc.code or 500)
     if isinstance(exc, MethodNotAllowed) and exc.valid_methods:
         allowed = ", ".join(sorted(exc.valid_methods))
-        message = f"{message} Allowed: {allowed}."
-        headers = (("Allow", allowed),)
-    return ErrorAnswer(status, message, INVALID_REQUEST, code, None, headers)
+        return error._replace(message=f"{error.message} Allowed: {allowed}.", headers=(("Allow", allowed),))
+    return error

@@ -1,14 +1,16 @@
 """One request between submission and its last frame: a small state machine fed by frames and by lost workers."""
 
 import asyncio
+import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
-from api.job_types import RequestFailed
+from api.job_types import Event, JobRefused, RequestFailed
 from tasks.contracts import (
     AnyFrame,
     Delta,
@@ -30,13 +32,21 @@ RESTARTABLE = frozenset({ErrorCode.ENGINE_LOST, ErrorCode.WORKER_LOST})
 class JobState:
     """What this API process knows of one task. Used on the event loop only."""
 
-    def __init__(self, request: GenerateRequest | EmbedRequest, queue: str, wait_s: float) -> None:
+    def __init__(
+        self, request: GenerateRequest | EmbedRequest, queue: str, wait_s: float, patience_s: float = math.inf
+    ) -> None:
+        """`wait_s`: how long it may wait for a slot. `patience_s`: how long the client waits for the answer's head."""
         self.request = request
         self.id = request.id
         self.queue = queue
         self.attempt = 1
         self.created = time.monotonic()
-        self.deadline = self.created + wait_s  #: when the wait for a slot lapses
+        self._patience_ends = self.created + patience_s
+        self._answer_by = self.created + request.deadline_ms / 1000 - time.time() if request.deadline_ms else math.inf
+        self.deadline = min(self.created + wait_s, self._answer_by)  #: when the wait for a slot lapses
+        self.estimate: tuple[float, float] | None = None  #: the wait that was expected (s), and when
+        self.is_queued = False  #: this attempt's message is in the queue
+        self.turn_at = 0.0  #: when it was sent ahead of its lane (starvation.py); 0: it was not
         self.waiting_before = 0  #: requests that waited on the lane when it was sent
         self.started_at: float | None = None
         self.worker: tuple[str, str] | None = None  #: name and boot id of the worker that runs it
@@ -46,6 +56,7 @@ class JobState:
         self.next_seq = 0
         self.gap = False  #: a frame is missing: the ones behind it wait for a resend
         self.heard_at = self.created  #: when a frame came, or was asked for
+        self.asked_at: float | None = None  #: when frames were asked for first, since the last that came
         self._early: dict[int, AnyFrame] = {}
         self._events: deque[Any] = deque()
         self._failure: RequestFailed | None = None
@@ -63,6 +74,7 @@ class JobState:
         if self.ended or frame.attempt != self.attempt:
             return
         self.heard_at = time.monotonic()
+        self.asked_at = None
         if frame.seq == -1:
             self._take(frame)
             return
@@ -76,16 +88,23 @@ class JobState:
 
     def fail(self, code: ErrorCode, message: str, param: str | None = None) -> None:
         if not self.ended:
-            self.ended = True
-            self._failure = RequestFailed(code, message, param)
+            self._end_with(RequestFailed(code, message, param))
             self._changed.set()
+
+    def wait_anew(self, wait_s: float) -> None:
+        """It may wait for a slot for `wait_s` from now, but no longer than the client has said."""
+        patience_ends = self._patience_ends if self.started_at is None else math.inf
+        self.deadline = min(time.monotonic() + wait_s, self._answer_by, patience_ends)
 
     def restart(self) -> None:
         """Forget the attempt that was lost; frames of the next one count from 0."""
         self.attempt += 1
         self.next_seq = 0
         self.worker = None
+        self.asked_at = None
         self.gap = False
+        self.is_queued = False
+        self.turn_at = 0.0
         self._early.clear()
         self._events.clear()
 
@@ -94,8 +113,17 @@ class JobState:
         self.deadline = 0.0
         self._changed.set()
 
+    def is_waiting(self) -> bool:
+        """It is in the queue, and no worker is known to have it."""
+        return self.is_queued and self.worker is None and not self.ended and not self.refused
+
     def can_restart(self) -> bool:
         return not self.has_output and not self.ended and self.attempt < MAX_ATTEMPTS
+
+    def _end_with(self, failure: RequestFailed) -> None:
+        failure.queue_ms = self.queue_ms()
+        self.ended = True
+        self._failure = failure
 
     def _take(self, frame: AnyFrame) -> None:
         match frame:
@@ -103,8 +131,7 @@ class JobState:
                 self.worker = (frame.worker, frame.boot_id)
                 self.started_at = self.started_at or time.monotonic()
             case Failed():
-                self.ended = True
-                self._failure = RequestFailed(frame.code, frame.message, frame.param)
+                self._end_with(RequestFailed(frame.code, frame.message, frame.param))
             case Delta() if self._events and _goes_on(self._events[-1], frame):
                 last = self._events[-1]
                 self._events[-1] = msgspec.structs.replace(
@@ -141,7 +168,7 @@ class JobState:
         """How long it waited."""
         return ((self.started_at or time.monotonic()) - self.created) * 1000
 
-    async def events(self) -> AsyncGenerator[Progress | Delta | Vectors | Finished]:
+    async def events(self) -> AsyncGenerator[Event | Vectors]:
         """Everything after `started`, up to and including Finished. Raises RequestFailed."""
         while True:
             while self._events:
@@ -156,6 +183,30 @@ class JobState:
     async def _wait(self) -> None:
         self._changed.clear()
         await self._changed.wait()
+
+
+class QueuedJob:
+    """See api.job_types.Job. `wait_started` is awaited with the state until a worker runs it."""
+
+    def __init__(self, state: JobState, wait_started: Callable[[JobState], Awaitable[None]]) -> None:
+        self._state = state
+        self._wait_started = wait_started
+        self.id = state.id
+        self.queue_ms = 0.0
+
+    async def wait_started(self) -> None:
+        try:
+            await self._wait_started(self._state)
+        except JobRefused as exc:
+            exc.queue_ms = self._state.queue_ms()
+            raise
+        self.queue_ms = self._state.queue_ms()
+
+    async def events(self) -> AsyncGenerator[Event]:
+        async with aclosing(self._state.events()) as events:
+            async for event in events:
+                if not isinstance(event, Vectors):
+                    yield event
 
 
 def _goes_on(event: Any, delta: Delta) -> bool:

@@ -3,31 +3,37 @@
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import redis
 import redis.asyncio
 
 from api.dispatch import RETRY_WHEN_UNAVAILABLE_S, UNAVAILABLE, Dispatcher
-from api.job import RESTARTABLE, JobState
-from api.job_types import EmbeddingAnswer, Job, QueueUnavailable, RequestFailed, ServerBusy
+from api.job import RESTARTABLE, JobState, QueuedJob
+from api.job_types import EmbeddingAnswer, Job, JobRefused, QueueReport, QueueUnavailable, RequestFailed, ServerBusy
+from api.keys import Caller
+from api.queries import QueryClient
+from api.queue_view import QueueView
 from api.recovery import Recovery
+from api.slices import reindexed, with_slice
+from api.starvation import BatchTurns
 from api.workers_view import WorkersView
 from tasks.celery import redis_url
 from tasks.contracts import (
     AnyFrame,
-    Delta,
     EmbedRequest,
+    ErrorCode,
     Failed,
-    Finished,
     GenerateRequest,
+    Lane,
     ModelInfo,
-    Progress,
-    Vectors,
+    Query,
+    Replied,
     WorkerState,
 )
 from tasks.frames import FrameReceiver
@@ -57,8 +63,11 @@ class JobClient:
         self._background: set[asyncio.Task[None]] = set()
         self._receiver = FrameReceiver(url, self.api_id, self._on_frame, self._on_connected)
         self._view = WorkersView(self._redis, self._on_lost)
+        self._queries = QueryClient(self._redis, self._view, self.api_id)
         self._dispatcher = Dispatcher(settings, self._redis, self._view)
         self._recovery = Recovery(self._dispatcher, self._view, settings.busy_timeout_s, self._spawn)
+        self._batch_turns = BatchTurns(self._dispatcher, settings.batch_max_wait_s)
+        self._waits = QueueView(self._dispatcher.backlog, self._view)
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
 
@@ -88,6 +97,13 @@ class JobClient:
             if state.started_at is None and not state.ended:
                 state.refuse()
 
+    def end_running(self) -> None:
+        """The time that answers had to become whole is over: each ends with an error, and frees its slot."""
+        for state in self._jobs.values():
+            if not state.ended:
+                state.fail(ErrorCode.WORKER_SHUTDOWN, "The server was shut down before the answer was whole.")
+                self._spawn(self._dispatcher.give_up(state))
+
     def workers(self) -> list[WorkerState]:
         return self._view.workers()
 
@@ -100,28 +116,43 @@ class JobClient:
     def require(self, model: str, kind: str) -> ModelInfo:
         return self._view.require(model, kind)
 
+    async def query(self, model: str, query: Query) -> dict[str, Any]:
+        return await self._queries.ask(model, query)
+
+    async def queue(self, caller: Caller, ids: Sequence[str]) -> QueueReport:
+        return await self._waits.report(caller, ids or [i for i, job in self._jobs.items() if not job.ended])
+
     # -- a generation ------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def submit(self, request: GenerateRequest, patience_s: float | None = None) -> AsyncIterator[Job]:
-        wait_s = self._patience(patience_s)
-        async with self._queued(request, wait_s, self._settings.max_queue) as state:
-            yield QueuedJob(self, state)
+        wait_s = self._patience(patience_s, request.lane)
+        async with self._queued(request, wait_s, self._settings.max_queue, patience_s) as state:
+            yield QueuedJob(state, self.wait_started)
 
     @asynccontextmanager
     async def _queued(
-        self, request: GenerateRequest | EmbedRequest, wait_s: float, max_queue: int
+        self,
+        request: GenerateRequest | EmbedRequest,
+        wait_s: float,
+        max_queue: int,
+        patience_s: float | None = None,
     ) -> AsyncIterator[JobState]:
         """A request in the queue; cancelled on leaving unless it has ended."""
         if self._is_closing:
             raise QueueUnavailable("The server is shutting down.", RETRY_WHEN_UNAVAILABLE_S)
         if not self._receiver.is_connected:
             raise QueueUnavailable(UNAVAILABLE, RETRY_WHEN_UNAVAILABLE_S)
-        state = JobState(request, self._dispatcher.queue_for(request.model, request.lane), wait_s)
+        queue = self._dispatcher.queue_for(request.model, request.lane, request.share)
+        state = JobState(request, queue, wait_s, math.inf if patience_s is None else patience_s)
         self._jobs[state.id] = state
         try:
             await self._dispatcher.send(state, max_queue)
+            self._spawn(self._waits.expect(state))
             yield state
+        except JobRefused as exc:
+            exc.queue_ms = state.queue_ms()
+            raise
         finally:
             # in the background: the handler may be in the middle of being cancelled
             self._spawn(self._close(state))
@@ -148,24 +179,34 @@ class JobClient:
                 continue
             unreachable_since = None
             if taken_by is None:
-                raise self._refusal(state)
+                raise await self._refusal(state)
             state.refused = False
             state.deadline = time.monotonic() + CLAIM_CHECK_S
             self._recovery.restart_if_lost(state, attempt, taken_by)
+        self._waits.started(state)
 
-    def _refusal(self, state: JobState) -> QueueUnavailable | ServerBusy:
+    async def _refusal(self, state: JobState) -> QueueUnavailable | ServerBusy:
         """It has been withdrawn, so it never runs."""
         state.ended = True
         if state.refused:
             return QueueUnavailable("The server is shutting down.", RETRY_WHEN_UNAVAILABLE_S)
         waited_s = time.monotonic() - state.created
-        message = f"The server is busy: no slot became free within {waited_s:.1f} s."
-        return ServerBusy(message, self._dispatcher.estimate_s(state.queue, state.waiting_before))
+        return await self._dispatcher.busy(
+            state.queue, f"The server is busy: no slot became free within {waited_s:.1f} s."
+        )
 
     # -- embeddings --------------------------------------------------------------------------------
 
     async def embed(
-        self, request_id: str, model: str, texts: list[str], patience_s: float | None = None
+        self,
+        request_id: str,
+        model: str,
+        texts: list[str],
+        patience_s: float | None = None,
+        lane: Lane = Lane.INTERACTIVE,
+        share: int = 0,
+        caller: str = "",
+        deadline_ms: int = 0,
     ) -> EmbeddingAnswer:
         """Slice by slice, the next sent when the one before has ended, so that chat gets in between."""
         sizes = [worker.embedding_batch_size for worker in self._view.ready(model)]
@@ -176,29 +217,42 @@ class JobClient:
                 id=request_id if at == 0 else f"{request_id}.{at // size}",
                 model=model,
                 reply_to=self.api_id,
+                lane=lane,
+                share=share,
+                caller=caller,
+                deadline_ms=deadline_ms if at == 0 else 0,  # with the first slice the answer has begun
                 created_ms=int(time.time() * 1000),
                 texts=texts[at : at + size],
             )
             # a later slice belongs to a request that runs: the lane's bound and the busy timeout are not for it
-            first = (self._patience(patience_s), self._settings.max_queue)
+            first = (self._patience(patience_s, lane), self._settings.max_queue)
             wait_s, max_queue = first if at == 0 else (SLICE_WAIT_S, 0)
             try:
-                async with self._queued(request, wait_s, max_queue) as state:
+                async with self._queued(request, wait_s, max_queue, patience_s if at == 0 else None) as state:
                     await self.wait_started(state)
-                    answer = await _with_slice(answer, state, at)
+                    answer = await with_slice(answer, state, at)
             except RequestFailed as exc:
-                raise _reindexed(exc, at) from None
+                exc.queue_ms = answer.queue_ms if at else exc.queue_ms
+                raise reindexed(exc, at) from None
         return answer
 
-    def _patience(self, patience_s: float | None) -> float:
-        """The busy timeout, or a little less than what the client waits, so that it hears the refusal."""
+    def _patience(self, patience_s: float | None, lane: Lane) -> float:
+        """The busy timeout, or a little less than what the client waits, so that it hears the refusal.
+
+        In the batch lane a client that says that it waits for longer may do so.
+        """
+        busy_timeout_s = self._settings.busy_timeout_s
         if patience_s is None:
-            return self._settings.busy_timeout_s
-        return min(self._settings.busy_timeout_s, max(patience_s / 2, patience_s - 1.0))
+            return busy_timeout_s
+        longest_s = SLICE_WAIT_S if lane is Lane.BATCH else busy_timeout_s
+        return min(longest_s, max(patience_s / 2, patience_s - 1.0))
 
     # -- what comes back ---------------------------------------------------------------------------
 
     def _on_frame(self, frame: AnyFrame) -> None:
+        if isinstance(frame, Replied):
+            self._queries.on_replied(frame)
+            return
         state = self._jobs.get(frame.id)
         if state is None:
             return
@@ -219,6 +273,7 @@ class JobClient:
     async def _watch_silence(self) -> None:
         while True:
             await asyncio.sleep(SILENCE_CHECK_S)
+            await self._batch_turns.give(self._jobs.values())
             with contextlib.suppress(redis.RedisError, OSError):  # asked again in a moment
                 await self._recovery.ask_silent(self._jobs.values())
 
@@ -242,52 +297,3 @@ class JobClient:
         self._background.discard(task)
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.warning("background work failed", exc_info=exc)
-
-
-class QueuedJob:
-    """See api.job_types.Job."""
-
-    def __init__(self, client: JobClient, state: JobState) -> None:
-        self._client = client
-        self._state = state
-        self.id = state.id
-        self.queue_ms = 0.0
-
-    async def wait_started(self) -> None:
-        await self._client.wait_started(self._state)
-        self.queue_ms = self._state.queue_ms()
-
-    async def events(self) -> AsyncGenerator[Progress | Delta | Finished]:
-        async with aclosing(self._state.events()) as events:
-            async for event in events:
-                if not isinstance(event, Vectors):
-                    yield event
-
-
-async def _with_slice(answer: EmbeddingAnswer, state: JobState, first_index: int) -> EmbeddingAnswer:
-    """`answer` with one slice's vectors added; indexes are counted from the whole input."""
-    vectors: list[Vectors] = []
-    prompt_tokens = 0
-    async with aclosing(state.events()) as events:
-        async for event in events:
-            if isinstance(event, Vectors):
-                vectors.append(event)
-            elif isinstance(event, Finished):
-                prompt_tokens = event.usage.prompt_tokens
-    (got,) = vectors
-    row = got.width * 4
-    return EmbeddingAnswer(
-        width=got.width,
-        vectors=answer.vectors + [got.data[at : at + row] for at in range(0, len(got.data), row)],
-        prompt_tokens=answer.prompt_tokens + prompt_tokens,
-        truncated=answer.truncated + [first_index + position for position in got.truncated],
-        queue_ms=answer.queue_ms if first_index else state.queue_ms(),
-    )
-
-
-def _reindexed(exc: RequestFailed, first_index: int) -> RequestFailed:
-    """Its `input[i]` counted from the whole input."""
-    if exc.param is None or not exc.param.startswith("input["):
-        return exc
-    param = f"input[{first_index + int(exc.param[len('input[') : -1])}]"
-    return RequestFailed(exc.code, exc.message.replace(exc.param, param), param)

@@ -13,12 +13,13 @@ from api.job import JobState
 from api.job_types import QueueUnavailable, ServerBusy
 from api.workers_view import WorkersView
 from tasks.claims import Owner
-from tasks.contracts import ErrorCode
+from tasks.contracts import ErrorCode, WorkerState
 
 log = logging.getLogger(__name__)
 
 LOST_MESSAGE = "The worker that ran this request was lost."
 CHECK_S = 0.5
+FORGOTTEN_S = 4.0  #: asked for its frames for so long, a worker would have answered; its heartbeat is younger than 2 s
 SILENT_S = 1.5  #: a running request of which nothing was heard for so long may have lost a frame
 
 
@@ -50,7 +51,7 @@ class Recovery:
         if state.attempt != attempt or state.ended or not self._view.is_reachable:
             return
         worker = self._view.get(taken_by.worker)
-        if worker is None or worker.boot_id != taken_by.boot_id:
+        if worker is None or worker.boot_id != taken_by.boot_id or self._is_forgotten(state, worker):
             self.restart_or_fail(state)
 
     def restart_or_fail(self, state: JobState) -> None:
@@ -66,7 +67,7 @@ class Recovery:
         """
         log.warning("request starts again", extra={"request_id": state.id, "attempt": state.attempt + 1})
         state.restart()
-        state.deadline = time.monotonic() + self._busy_timeout_s
+        state.wait_anew(self._busy_timeout_s)
         self._spawn(self._send_again(state))
 
     async def ask_silent(self, jobs: Collection[JobState]) -> None:
@@ -74,7 +75,16 @@ class Recovery:
         horizon = time.monotonic() - SILENT_S
         for state in list(jobs):
             if state.started_at is not None and not state.ended and state.heard_at < horizon:
+                if state.worker is not None:
+                    self.restart_if_lost(state, state.attempt, Owner(*state.worker))
                 await self._dispatcher.ask_for_missing(state)
+
+    def _is_forgotten(self, state: JobState, worker: WorkerState) -> bool:
+        """The worker does not have it, and sends none of its frames: the one that told of its end was lost, and the
+        engine process that could send it again is gone."""
+        asked_at = state.asked_at
+        is_silent = asked_at is not None and time.monotonic() - asked_at > FORGOTTEN_S
+        return is_silent and state.id not in worker.running
 
     async def _send_again(self, state: JobState) -> None:
         try:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
+from api import http_protocol
 from api.app import create_app
 from api.jobs import JobClient
+from api.keys import load_keys
 from tasks.log import configure_logging
 from tasks.quick_exit import skip_last_collection
 from tasks.settings import Settings, SettingsInvalid, load_settings
@@ -18,13 +20,14 @@ from tasks.settings import Settings, SettingsInvalid, load_settings
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 75.0
+LAST_WORDS_S = 1.0  #: after LIS_DRAIN_TIMEOUT, for the error frames of what still ran
 
 
 def hypercorn_config(settings: Settings) -> Config:
     config = Config()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     config.bind = [f"{host}:{settings.port}"]
-    config.graceful_timeout = settings.drain_timeout_s
+    config.graceful_timeout = settings.drain_timeout_s + LAST_WORDS_S
     config.keep_alive_timeout = KEEP_ALIVE_S
     config.include_server_header = False
     config.accesslog = None  # api/app.py logs requests, with their ids
@@ -40,11 +43,13 @@ async def run(settings: Settings) -> None:
     def shut_down() -> None:
         log.info("shutting down")
         jobs.refuse_waiting()
+        loop.call_later(settings.drain_timeout_s, jobs.end_running)
         stop.set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shut_down)
+    http_protocol.install()
     await jobs.start()
     try:
         await serve(create_app(settings, jobs), hypercorn_config(settings), shutdown_trigger=stop.wait)
@@ -55,11 +60,12 @@ async def run(settings: Settings) -> None:
 def main() -> None:
     try:
         settings = load_settings()
+        load_keys(settings)
     except SettingsInvalid as exc:
         sys.exit(f"local-inference-server: settings are wrong:\n{exc}")
     configure_logging(settings.log_level, "api")
     skip_last_collection()
-    if not settings.api_key.get_secret_value() and settings.host not in ("127.0.0.1", "::1", "localhost"):
+    if not settings.has_api_key() and settings.host not in ("127.0.0.1", "::1", "localhost"):
         log.warning("LIS_API_KEY is not set: whoever reaches %s:%s can use this server", settings.host, settings.port)
     # uvloop, where there is one, saves the API some 0.1 of 0.75 ms of work for a token (two slow cores)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from api.errors import describe, is_unexpected
-from api.protocol.answers import AnswerFormat
-from tasks.contracts import Delta, Finished, Progress
+from api.job_types import Event
+from api.protocol.answers import StreamFormat
+from tasks.contracts import ChoiceFinished, Finished, Progress
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +19,9 @@ CONTENT_TYPE = "text/event-stream; charset=utf-8"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx holds a stream back without the second
 DONE = b"data: [DONE]\n\n"
 
-Event = Progress | Delta | Finished
 Events = AsyncGenerator[Event]
+
+READER = "lis.reader"  #: scope key of a generation's EventReader
 
 #: line ends to clients that use Unicode's rules. JSON leaves these three as they are, and escapes those below U+0020
 LINE_ENDS = (("\u2028", rb"\u2028"), ("\u2029", rb"\u2029"), ("\u0085", rb"\u0085"))
@@ -35,11 +37,13 @@ class Beats(NamedTuple):
 BEATS = Beats()
 
 
-def frame(data: dict[str, Any]) -> bytes:
+def frame(data: dict[str, Any], is_named: bool = False) -> bytes:
+    """`is_named`: the event's name is the data's `type`."""
     encoded = msgspec.json.encode(data)
     for character, escaped in LINE_ENDS:
         encoded = encoded.replace(character.encode(), escaped)
-    return b"data: " + encoded + b"\n\n"
+    name = b"event: " + str(data.get("type", "error")).encode() + b"\n" if is_named else b""
+    return name + b"data: " + encoded + b"\n\n"
 
 
 def comment(text: str) -> bytes:
@@ -51,6 +55,7 @@ class EventReader:
 
     def __init__(self, events: Events) -> None:
         self._events = events
+        self.has_failed = False  #: the stream made of it ends with an error
         self._pending: asyncio.Future[Event] | None = None
 
     async def read(self, timeout_s: float | None = None) -> Event | None:
@@ -73,44 +78,51 @@ class EventReader:
 
 
 async def stream_answer(
-    reader: EventReader, answer: AnswerFormat, queue_ms: float, request_id: str, beats: Beats = BEATS
+    reader: EventReader, answer: StreamFormat, queue_ms: float, request_id: str, beats: Beats = BEATS
 ) -> AsyncGenerator[bytes]:
     """The whole event stream of one running generation. An error is its last frame, and then no `[DONE]`.
 
     Whoever calls it closes the reader: this generator may be dropped at any `yield`.
     """
     try:
-        opening = answer.opening()
-        if opening is not None:
-            yield frame(opening)
+        if opening := answer.opening():
+            yield _encode(opening, answer)
         async for data in _frames(reader, answer, queue_ms, beats):
             yield data
     except Exception as exc:
         if is_unexpected(exc):
             log.exception("stream failed", extra={"request_id": request_id})
-        yield frame(describe(exc).body())
+        reader.has_failed = True
+        yield _encode(answer.failure(describe(exc).body()), answer)
     else:
-        yield DONE
+        if answer.has_done:
+            yield DONE
 
 
-async def _frames(reader: EventReader, answer: AnswerFormat, queue_ms: float, beats: Beats) -> AsyncGenerator[bytes]:
+async def _frames(reader: EventReader, answer: StreamFormat, queue_ms: float, beats: Beats) -> AsyncGenerator[bytes]:
+    """Chunks, with heartbeats in the silences: short ones while a prompt is read, which may be so between choices."""
     silence_s = beats.prefill_s
     sent_s = time.monotonic()
     progress: Progress | None = None
     while True:
         event = await reader.read(max(0.0, sent_s + silence_s - time.monotonic()))
         if isinstance(event, Finished):
-            for chunk in answer.closing(event, queue_ms):
-                yield frame(chunk)
+            yield _encode(answer.closing(event, queue_ms), answer)
             return
-        if isinstance(event, Delta):
-            silence_s = beats.decode_s
-            progress = None
-            yield frame(answer.delta(event.text))
-            sent_s = time.monotonic()
+        if event is None or isinstance(event, Progress):
+            if event is not None:
+                progress, silence_s = event, beats.prefill_s
+            if time.monotonic() >= sent_s + silence_s:
+                note = comment(f"prefill {progress.done}/{progress.total}") if progress else b""
+                yield note + _encode([answer.heartbeat()], answer)
+                sent_s = time.monotonic()
             continue
-        progress = event or progress
-        if time.monotonic() >= sent_s + silence_s:
-            note = comment(f"prefill {progress.done}/{progress.total}") if progress else b""
-            yield note + frame(answer.heartbeat())
+        progress = None
+        silence_s = beats.prefill_s if isinstance(event, ChoiceFinished) else beats.decode_s
+        if chunks := answer.part(event):
+            yield _encode(chunks, answer)
             sent_s = time.monotonic()
+
+
+def _encode(chunks: list[dict[str, Any]], answer: StreamFormat) -> bytes:
+    return b"".join(frame(chunk, answer.names_events) for chunk in chunks)

@@ -24,9 +24,17 @@ AnswerPart = TextPart | CallPart
 class AnswerParser(Protocol):
     """Takes one choice's text in pieces, as it is generated, and says what it means. Stop texts are gone from it."""
 
-    in_reasoning: bool  #: the text that comes next is reasoning
-    is_free: bool  #: the plan's grammar does not restrict the next token: reasoning, or text before a call
-    has_calls: bool  #: at least one whole call was found: the finish reason is `tool_calls`
+    @property
+    def in_reasoning(self) -> bool:
+        """The text that comes next is reasoning."""
+
+    @property
+    def is_free(self) -> bool:
+        """The plan's grammar does not restrict the next token: reasoning, or text before a call."""
+
+    @property
+    def has_calls(self) -> bool:
+        """At least one whole call was found: the finish reason is `tool_calls`."""
 
     def feed(self, text: str) -> list[AnswerPart]:
         """What can be told by now. Half a mark is held back."""

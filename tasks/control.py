@@ -1,4 +1,4 @@
-"""Control messages from the API to an engine process: cancel, and send frames again."""
+"""Control messages from the API to an engine process: cancel, send frames again, answer a question."""
 
 import logging
 import threading
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import redis
 
-from tasks.contracts import Control, cancelled_key, control_channel
+from tasks.contracts import Control, Query, cancelled_key, control_channel
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,15 @@ class ControlListener:
         cancel: Callable[[str], None],
         resend: Callable[[str, int], None],
         running_ids: Callable[[], list[str]],
+        answer: Callable[[str, Query], None],
     ) -> None:
         self._redis = client
         self._channel = control_channel(worker)
         self._cancel = cancel
         self._resend = resend
         self._running_ids = running_ids
+        self._is_connected = True
+        self._answer = answer
         self._thread = threading.Thread(target=self._run, name="control-listener", daemon=True)
 
     def start(self) -> None:
@@ -48,8 +51,12 @@ class ControlListener:
             try:
                 self._listen()
             except (redis.RedisError, OSError) as exc:
-                log.warning("control channel lost: %s", type(exc).__name__)
-                pause.wait(0.2)
+                if self._is_connected:
+                    log.warning("control channel lost: %s", type(exc).__name__)
+            except Exception:  # without this thread nobody could cancel anything any more
+                log.exception("control channel failed")
+            self._is_connected = False
+            pause.wait(0.2)
 
     def _listen(self) -> None:
         with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -57,6 +64,7 @@ class ControlListener:
             looked_at = 0.0
             while True:
                 message = pubsub.get_message(timeout=self.POLL_S)
+                self._is_connected = True
                 if message is not None and message["type"] == "message":
                     self._handle(message["data"])
                 if time.monotonic() >= looked_at + self.POLL_S:
@@ -81,3 +89,5 @@ class ControlListener:
             self._cancel(control.id)
         elif control.op == "resend":
             self._resend(control.id, control.from_seq)
+        elif control.op == "query" and control.query is not None:
+            self._answer(control.id, control.query)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tasks.contracts import EmbedRequest, ErrorCode, GenerateRequest, ModelInfo, WorkerStatus
+from tasks.ended import LOST, Ended
 from tasks.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,6 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 3.0  #: an engine that does not end by itself in this time is killed
 QUICK_DEATH_S = 10.0  #: an engine that dies younger than this is started again with back-off
 MAX_BACKOFF_S = 30.0
-
-LOST = "lost"  #: outcome of a request whose engine process died
 
 
 class EngineFailed(Exception):
@@ -49,7 +48,7 @@ class EngineHost:
         self._cond = threading.Condition()
         self._conn: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending: dict[str, str | None] = {}  #: request id -> outcome, None while it runs
+        self._pending: dict[str, Ended | None] = {}  #: by request id; None while it runs
         self._ready = False
         self._failure: str | None = None
         self._stopping = False
@@ -78,22 +77,19 @@ class EngineHost:
                 self._cond.wait(interval_s)
             poll()
 
-    def run(self, kind: str, request: GenerateRequest | EmbedRequest) -> str:
-        """Have the engine run it (`run` or `embed`); block until it has ended.
-
-        Returns `finished`, `failed`, `cancelled` or LOST.
-        """
+    def run(self, kind: str, request: GenerateRequest | EmbedRequest) -> Ended:
+        """Have the engine run it (`run` or `embed`); block until it has ended."""
         with self._cond:
             if not self._ready or self._conn is None:
-                return LOST
+                return Ended(LOST)
             self._pending[request.id] = None
             self._send([kind, msgspec.to_builtins(request)])
             while self._pending[request.id] is None:
                 self._cond.wait()
-            outcome = self._pending.pop(request.id)
+            ended = self._pending.pop(request.id)
             self._cond.notify_all()
-            assert outcome is not None
-            return outcome
+            assert ended is not None
+            return ended
 
     def wait_idle(self, timeout_s: float) -> None:
         """Return when nothing runs, or after `timeout_s`."""
@@ -173,8 +169,8 @@ class EngineHost:
             self._handle(message, process)
         code = process.wait()
         with self._cond:
-            lost = [request_id for request_id, outcome in self._pending.items() if outcome is None]
-            self._pending |= dict.fromkeys(lost, LOST)
+            lost = [request_id for request_id, ended in self._pending.items() if ended is None]
+            self._pending |= dict.fromkeys(lost, Ended(LOST))
             self._ready = False
             self._conn = None
             conn.close()
@@ -204,10 +200,10 @@ class EngineHost:
             case ["alive", stalled_s]:
                 if stalled_s > self._settings.stall_timeout_s:
                     self._kill(process, f"a request has made no progress for {stalled_s:.0f} s")
-            case ["ended", request_id, outcome]:
+            case ["ended", request_id, ended]:
                 with self._cond:
                     if request_id in self._pending:
-                        self._pending[request_id] = outcome
+                        self._pending[request_id] = msgspec.convert(ended, Ended)
                         self._cond.notify_all()
 
     def _kill(self, process: "subprocess.Popen[bytes]", why: str) -> None:

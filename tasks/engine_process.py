@@ -30,10 +30,12 @@ from tasks.contracts import (
     Vectors,
 )
 from tasks.control import ControlListener
+from tasks.ended import Ended
 from tasks.engines import Engines, load_engines
 from tasks.engines.base import Cancelled, DecodeFailed, EngineError, ModelLoadError
 from tasks.frames import FramePublisher, sync_redis
 from tasks.log import configure_logging
+from tasks.queries import QueryDesk
 from tasks.request_run import RequestRun
 from tasks.settings import Settings, load_settings
 
@@ -53,7 +55,10 @@ class EngineProcess:
         self._worker = worker
         self._boot_id = boot_id
         self._publisher = FramePublisher(sync_redis(url), self._cancel)
-        self._control = ControlListener(sync_redis(url), worker, self._cancel, self._resend, self._running_ids)
+        self._queries = QueryDesk(sync_redis(url))
+        self._control = ControlListener(
+            sync_redis(url), worker, self._cancel, self._resend, self._running_ids, self._queries.put
+        )
         self._runs: dict[str, RequestRun] = {}
         self._cancelled_early: deque[str] = deque(maxlen=1000)  #: a cancel may overtake its request
         self._runs_lock = threading.Lock()
@@ -68,6 +73,7 @@ class EngineProcess:
         except ModelLoadError as exc:
             self._send("failed", str(exc))
             return
+        self._queries.start(self._engines.chat)
         self._control.start()
         self._send("ready", *(msgspec.to_builtins(info) for info in self._models(self._engines)))
         while not self._stopped.wait(ALIVE_INTERVAL_S):
@@ -177,6 +183,7 @@ class EngineProcess:
         assert self._engines is not None and self._engines.embedding is not None
         run = self._open(request)
         run.outbox.put(Started, self._worker, self._boot_id)
+        log.info("embedding started", extra={"request_id": request.id})
         began = time.monotonic()
         try:
             result = self._engines.embedding.embed(request.texts, run.is_cancelled)
@@ -198,10 +205,10 @@ class EngineProcess:
                 Timings(prompt_n=result.prompt_tokens, prompt_ms=ms),
             )
 
-    def _ended(self, run: RequestRun, outcome: str) -> None:
+    def _ended(self, run: RequestRun, ended: Ended) -> None:
         with self._runs_lock:
             self._runs.pop(run.request_id, None)
-        self._send("ended", run.request_id, outcome)
+        self._send("ended", run.request_id, msgspec.to_builtins(ended))
 
     def _running_ids(self) -> list[str]:
         with self._runs_lock:

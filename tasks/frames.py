@@ -67,6 +67,7 @@ class FramePublisher:
         self._unsent: dict[str, list[AnyFrame]] = {}
         self._unheard_since: dict[str, float] = {}
         self._sent_at = 0.0
+        self._is_reachable = True
         self._is_urgent = False  #: something was put that is not to wait for more
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="frame-publisher", daemon=True)
@@ -126,7 +127,11 @@ class FramePublisher:
                     self._cond.wait(5.0)
                 self._wait_for_more()
                 self._collect()
-            delay_s = self._send()
+            try:
+                delay_s = self._send()
+            except Exception:  # this thread must live on; who lacks frames asks for them
+                log.exception("frames not sent")
+                delay_s = 0.05
 
     def _wait_for_more(self) -> None:
         """Let tokens of running answers gather until `merge_window_s` after what was sent last."""
@@ -165,8 +170,12 @@ class FramePublisher:
                 pipe.publish(channel, encoder.encode(frames))
             heard = pipe.execute()
             self._sent_at = time.monotonic()
+            self._is_reachable = True
         except redis.RedisError as exc:
-            log.warning("frames wait for redis: %s", type(exc).__name__)
+            if self._is_reachable:
+                log.warning("frames wait for redis: %s", type(exc).__name__)
+            self._is_reachable = False
+            self._unheard_since.clear()  # nobody can listen to a server that is away
             heard = [None] * len(batches)
         return self._settle(batches, heard)
 
@@ -235,6 +244,8 @@ class FrameReceiver:
             except (redis.RedisError, OSError) as exc:
                 if self.is_connected:
                     log.warning("reply channel lost: %s", type(exc).__name__)
+            except Exception:  # without this task nobody would hear anything any more
+                log.exception("reply channel failed")
             delay_s = 0.05 if self.is_connected else min(0.5, delay_s * 2)
             self.is_connected = False
             await asyncio.sleep(delay_s)
@@ -266,4 +277,7 @@ class FrameReceiver:
             log.error("a message on the reply channel is not frames")
             return
         for frame in frames:
-            self._on_frame(frame)
+            try:
+                self._on_frame(frame)
+            except Exception:  # what one request makes of its frame must not cost the others theirs
+                log.exception("frame not taken", extra={"request_id": frame.id})

@@ -20,6 +20,7 @@ from tasks.contracts import (
     ToolCall,
     Usage,
 )
+from tasks.ended import Ended
 from tasks.engines.base import EngineError, Ticket
 from tasks.frames import FramePublisher
 from tasks.outbox import Outbox
@@ -31,7 +32,11 @@ class RequestRun:
     """FrameSink of one request. Its end is reported once, whoever ends it: the engine, a cancel, or a shutdown."""
 
     def __init__(
-        self, request_id: str, outbox: Outbox, publisher: FramePublisher, on_ended: Callable[["RequestRun", str], None]
+        self,
+        request_id: str,
+        outbox: Outbox,
+        publisher: FramePublisher,
+        on_ended: Callable[["RequestRun", Ended], None],
     ) -> None:
         self.request_id = request_id
         self.outbox = outbox
@@ -83,17 +88,17 @@ class RequestRun:
                 "predicted_ms": round(timings.predicted_ms, 1),
             },
         )
-        self._end("finished")
+        self._end(Ended("finished", reason, usage, timings))
 
     def failed(self, error: EngineError) -> None:
         self.fail(error.code, error.message, error.param)
-        self._end("failed")
+        self._end(Ended("failed"))
 
     def cancelled(self, usage: Usage) -> None:
         log.info(
             "request cancelled", extra={"request_id": self.request_id, "completion_tokens": usage.completion_tokens}
         )
-        self._end("cancelled")
+        self._end(Ended("cancelled", usage=usage))
 
     # -- any thread --------------------------------------------------------------------------------
 
@@ -124,10 +129,10 @@ class RequestRun:
             if not self._failed:
                 self.outbox.put(kind, *fields)
 
-    def _end(self, outcome: str) -> None:
+    def _end(self, ended: Ended) -> None:
         with self.lock:
             if self._ended:
                 return
             self._ended = True
         self._publisher.end(self.outbox)
-        self._on_ended(self, outcome)
+        self._on_ended(self, ended)

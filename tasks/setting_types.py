@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 import psutil
 from pydantic import AfterValidator, Field, SecretStr
 
+from tasks.api_keys import doubles, parse_value
+
 
 def physical_cores() -> int:
     """Decode threads: llama.cpp gains nothing from hyper-threads (its own default is the same)."""
@@ -44,10 +46,10 @@ def url_of(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def header_value(value: SecretStr) -> SecretStr:
-    text = value.get_secret_value()
-    if not (text.isascii() and text.isprintable()) or " " in text:
-        raise ValueError("it must be printable ASCII without blanks: it travels in an HTTP header")
+def api_key_value(value: SecretStr) -> SecretStr:
+    keys = parse_value(value.get_secret_value())
+    if problems := list(doubles(keys)):
+        raise ValueError(f"it has a key or a name twice: {'; '.join(problems)}")
     return value
 
 

@@ -22,7 +22,7 @@ from tasks.setting_types import (
     ModelName,
     Pooling,
     Seconds,
-    header_value,
+    api_key_value,
     physical_cores,
     url_of,
     worker_name_chars,
@@ -42,12 +42,12 @@ class SettingsInvalid(Exception):
 #: Fields for which an empty value says something. For all others `LIS_X=` is as good as not set.
 MAY_BE_EMPTY = frozenset(
     {
-        *("api_key", "redis_url", "hf_token", "worker_name", "cors_origins", "chat_template_path"),
+        *("api_key", "api_keys_file", "redis_url", "hf_token", "worker_name", "cors_origins", "chat_template_path"),
         *("gguf_repo", "gguf_file", "gguf_path"),
         *("embedding_gguf_repo", "embedding_gguf_file", "embedding_gguf_path", "embedding_input_prefix"),
     }
 )
-LOWER_CASE = frozenset({"backend", "flash_attn", "cache_type_k", "cache_type_v", "embedding_pooling"})
+LOWER_CASE = frozenset({"admission", "backend", "flash_attn", "cache_type_k", "cache_type_v", "embedding_pooling"})
 
 
 def _env(name: str, default: Any, meaning: str, **limits: Any) -> Any:
@@ -60,9 +60,12 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_file_encoding="utf-8-sig", extra="ignore", frozen=True)
 
     # API
-    api_key: Annotated[SecretStr, AfterValidator(header_value)] = _env(
-        "API_KEY", SecretStr(""), "key that clients send as `Authorization: Bearer …`. Empty: open to everybody"
+    api_key: Annotated[SecretStr, AfterValidator(api_key_value)] = _env(
+        "API_KEY",
+        SecretStr(""),
+        "key that clients send as `Authorization: Bearer …`, or several: `name:key,name:key`. Empty: open to everybody",
     )
+    api_keys_file: str = _env("API_KEYS_FILE", "", "a file with more keys, a `name:key` on each line; the API reads it")
     host: str = _env(
         "HOST",
         "0.0.0.0",  # noqa: S104 - it serves the home network, and warns when it has no key there
@@ -82,7 +85,26 @@ class Settings(BaseSettings):
     busy_timeout_s: float = _env(
         "BUSY_TIMEOUT", 30.0, "seconds a request waits for the GPU before `503 server_busy`", gt=0, le=3600
     )
-    max_queue: int = _env("MAX_QUEUE", 64, "waiting requests per lane before `503 server_busy` at once", ge=0)
+    max_queue: int = _env(
+        "MAX_QUEUE", 64, "waiting requests per lane and API key before `503 server_busy` at once. `0`: no bound", ge=0
+    )
+    batch_max_wait_s: Seconds = _env(
+        "BATCH_MAX_WAIT",
+        600.0,
+        "seconds that a request of the batch lane is passed over before it gets one turn. `0`: it waits for ever",
+        ge=0,
+    )
+    admission: Literal["wait", "estimate"] = _env(
+        "ADMISSION",
+        "wait",
+        "`estimate`: a request whose expected wait is over 1.5 times what it may be is refused at once. `wait`: never",
+    )
+    idempotency_ttl_s: Seconds = _env(
+        "IDEMPOTENCY_TTL",
+        600.0,
+        "seconds that the answer to a request with an `Idempotency-Key` is kept for a retry. `0`: the header is ignored",
+        ge=0,
+    )
     worker_name: Annotated[str, AfterValidator(worker_name_chars)] = _env(
         "WORKER_NAME",
         "",
@@ -127,6 +149,10 @@ class Settings(BaseSettings):
     cache_type_v: CacheType = _env("CACHE_TYPE_V", "f16", "type of the cached values, likewise")
     max_model_length: int = _env(
         "MAX_MODEL_LENGTH", 2048, "most tokens of one answer, and how many when the client names no number", ge=1
+    )
+
+    max_n: int = _env(
+        "MAX_N", 8, "most choices of one prompt that a request may ask for (`n`, `best_of`)", ge=1, le=128
     )
 
     # embedding model
@@ -216,6 +242,10 @@ class Settings(BaseSettings):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def has_api_key(self) -> bool:
+        """False: the server is open to everybody."""
+        return bool(self.api_key.get_secret_value() or self.api_keys_file)
 
     def to_env(self) -> dict[str, str]:
         """The variables that make a child process read these very settings, secrets included."""

@@ -16,24 +16,30 @@ from celery.worker import state as celery_state
 from tasks.celery import app, redis_url
 from tasks.claims import Claims, Owner
 from tasks.contracts import (
+    SHARES,
     EmbedRequest,
     ErrorCode,
     Failed,
     GenerateRequest,
     Lane,
+    RunningWork,
     WorkerState,
     WorkerStatus,
     claim_id,
     queue_name,
+    work_of,
 )
-from tasks.engine_host import LOST, EngineFailed, EngineHost
+from tasks.ended import LOST
+from tasks.engine_host import EngineFailed, EngineHost
 from tasks.engines.base import Cancelled, ModelLoadError
 from tasks.frames import publish_failure, sync_redis
 from tasks.heartbeat import Heartbeat
+from tasks.lanes import TURNS
 from tasks.listeners import ReplyListeners
 from tasks.log import configure_logging, without_paths
 from tasks.model_store import resolve_models
 from tasks.quick_exit import skip_last_collection
+from tasks.rates import RateMeter
 from tasks.retry import until_redis_answers
 from tasks.settings import ENV_FILE, Settings, load_settings
 from tasks.settings_problems import unknown_variables
@@ -56,12 +62,12 @@ class WorkerRuntime:
         self._redis = sync_redis(self._url)
         self._claims = Claims(sync_redis(self._url), Owner(self.name, self.boot_id))
         self._listeners = ReplyListeners(sync_redis(self._url))
-        models = served_models_key(settings)
-        self._queues = {lane.value: queue_name(lane, models) for lane in Lane}
+        self._models = served_models_key(settings)
         self._status = WorkerStatus.LOADING
         self._message = ""
         self._progress = 0.0
-        self._mean_run_s = 0.0
+        self._work: dict[str, RunningWork] = {}  #: by request id
+        self._meter = RateMeter()
         self._draining = False
         self._host: EngineHost | None = None
         self._heartbeat = Heartbeat(sync_redis(self._url), self._state)
@@ -104,40 +110,46 @@ class WorkerRuntime:
             timer.daemon = True
             timer.start()
 
-    def run(self, kind: str, request: GenerateRequest | EmbedRequest) -> None:
-        """Claim the request and have the engine run it; block until it has ended. Do nothing when nobody waits."""
+    def run(self, kind: str, request: GenerateRequest | EmbedRequest, delivered_by: str) -> None:
+        """Claim the request and have the engine run it; block until it has ended. Do nothing when nobody waits.
+
+        `delivered_by` is the queue that the message came from: of a batch request that had waited for too long it is
+        one of the interactive lane, while the request is counted where it has waited.
+        """
         host = self._host
         assert host is not None
         host.wait_ready(self._give_back_when_draining)
         self._give_back_when_draining()
-        queue = self._queues[request.lane.value]
+        began = time.monotonic()
+        queue = queue_name(request.lane, self._models, request.share)
         claim, token = claim_id(request.id, request.attempt), self._claims.token()
         if not until_redis_answers(lambda: self._listeners.has_one(request.reply_to), "look for the client's API"):
             log.warning("request dropped: its API process is gone", extra={"request_id": request.id})
+            TURNS.give_back(delivered_by)
             return
-        if not until_redis_answers(lambda: self._claims.claim(claim, queue, token), "claim"):
+        taken_ms = until_redis_answers(lambda: self._claims.claim(claim, queue, token), "claim")
+        if not taken_ms:
             log.info("request dropped: nobody waits for it", extra={"request_id": request.id})
+            TURNS.give_back(delivered_by)
             return
-        began = time.monotonic()
+        work = work_of(request)
+        self._work[request.id] = RunningWork(request.id, request.lane.value, taken_ms, work)
         self._heartbeat.now()
-        outcome = host.run(kind, request)
-        if outcome == LOST:
+        ended = host.run(kind, request)
+        self._work.pop(request.id, None)
+        if ended.outcome == LOST:
             lost = Failed(
                 request.id, request.attempt, -1, ErrorCode.ENGINE_LOST, "The engine that ran this request died."
             )
             until_redis_answers(lambda: publish_failure(self._redis, request.reply_to, lost), "failure frame")
-        elif kind == "run":
-            self._measure(time.monotonic() - began)
         until_redis_answers(lambda: self._claims.release(claim, token), "release")
+        self._meter.add(work, ended, time.monotonic() - began)
         self._heartbeat.now()
 
     def _give_back_when_draining(self) -> None:
         """Raises Reject: the message goes back to the head of its queue, for the next worker."""
         if self._draining:
             raise Reject("the worker stops", requeue=True)
-
-    def _measure(self, run_s: float) -> None:
-        self._mean_run_s = run_s if self._mean_run_s == 0 else 0.8 * self._mean_run_s + 0.2 * run_s
 
     def _downloading(self, message: str, fraction: float) -> None:
         if int(fraction * 10) > int(self._progress * 10):
@@ -162,11 +174,14 @@ class WorkerRuntime:
             message=self._message,
             progress=self._progress,
             models=host.models if host is not None else [],
-            queues=self._queues,
+            queues={lane.value: queue_name(lane, self._models) for lane in Lane},
+            shares=SHARES,
             slots=self.settings.parallel,
             running=host.running_ids() if host is not None else [],
             embedding_batch_size=self.settings.embedding_batch_size,
-            mean_run_s=self._mean_run_s,
+            work=list(self._work.values()),
+            rates=self._meter.rates(),
+            max_tokens=self.settings.max_model_length,
             beat_ms=int(time.time() * 1000),
         )
 
@@ -206,25 +221,24 @@ class ModelsStep(bootsteps.StartStopStep):
 
 
 class RestoreStep(bootsteps.StartStopStep):
-    """Puts back into the queue what this worker had taken and not acknowledged when it was killed.
+    """Puts back to the head of its queue what this worker had taken and not acknowledged: when it was killed, or when
+    it lost the broker, after which nothing can be acknowledged that came before.
 
-    Celery would do so after the visibility timeout, a day. The keys are this worker's own (worker_config).
+    Celery would do so after the visibility timeout, a day. The keys are this worker's own (worker_config). A message
+    whose request runs here, or has ended, comes again and finds its claim taken.
     """
 
     requires: ClassVar[set[str]] = {"celery.worker.consumer.tasks:Tasks"}
-    restored = False
 
     def start(self, parent: Any) -> None:
-        if RestoreStep.restored:
-            return  # after a reconnect the unacknowledged ones are running here
-        RestoreStep.restored = True
         channel = parent.task_consumer.channel
         with channel.conn_or_acquire() as client:
             tags = client.hkeys(channel.unacked_key)
         for tag in tags:
-            channel.qos.restore_by_tag(tag if isinstance(tag, str) else tag.decode(), leftmost=True)
+            # the head of a queue is its right end: kombu (5.7) publishes with LPUSH and takes with BRPOP
+            channel.qos.restore_by_tag(tag if isinstance(tag, str) else tag.decode(), leftmost=False)
         if tags:
-            log.info("restored tasks of a killed worker", extra={"tasks": len(tags)})
+            log.info("unacknowledged tasks put back", extra={"tasks": len(tags)})
 
 
 app.steps["worker"].add(ModelsStep)

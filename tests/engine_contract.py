@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.contracts import FinishReason, GenerateRequest, Sampling, Timings, TokenLogprob, Usage
-from tasks.engines.base import ChatEngine, ContextLengthExceeded, EngineError, Ticket
+from tasks.engines.base import ChatEngine, ContextLengthExceeded, EngineError, InvalidRequest, Ticket
 from tests.support import wait_until
 
 GREEDY = Sampling(temperature=0)
@@ -173,7 +173,7 @@ class ChatEngineContract:
         request = chat_request(messages=None, prompts=["word " * engine.n_ctx] * 2)
         with pytest.raises(ContextLengthExceeded) as caught:
             engine.submit(request, RecordingSink())
-        assert caught.value.param == "prompt"
+        assert caught.value.param == "prompt[0]"
 
     def test_text_completion(self, engine: ChatEngine) -> None:
         sink = run(engine, chat_request(messages=None, prompts=["Once upon a"], max_tokens=4))
@@ -201,9 +201,84 @@ class ChatEngineContract:
             ticket.cancel()
         assert all(sink.wait().n_ends == 1 for sink in running)
 
+    def test_choices_come_one_after_the_other_the_first_first(self, engine: ChatEngine) -> None:
+        prompts = ["Once upon a time", "The river"]
+        sink = run(engine, chat_request(messages=None, prompts=prompts, n=3, max_tokens=4))
+        assert sink.error is None
+        assert list(sink.texts) == list(range(6))
+        assert list(sink.reasons) == list(range(5))
+        assert sink.usage.completion_tokens == sink.timings.predicted_n == 24
+        singles = [run(engine, chat_request(messages=None, prompts=[prompt], max_tokens=4)) for prompt in prompts]
+        assert sink.usage.prompt_tokens == sum(single.usage.prompt_tokens for single in singles)
+        assert ["".join(sink.texts[0]), "".join(sink.texts[3])] == [single.text for single in singles]
+
+    def test_the_first_of_several_choices_is_that_of_a_request_for_one(self, engine: ChatEngine) -> None:
+        sink = run(engine, chat_request("Say hello.", max_tokens=6, n=2))
+        assert "".join(sink.texts[0]) == run(engine, chat_request("Say hello.", max_tokens=6)).text
+        assert sink.n_ends == 1
+
+    def test_a_too_long_prompt_among_several_is_named(self, engine: ChatEngine) -> None:
+        prompts = ["Hello", "word " * engine.n_ctx * 2, "Hello"]
+        with pytest.raises(ContextLengthExceeded) as caught:
+            engine.submit(chat_request(messages=None, prompts=prompts), RecordingSink())
+        assert caught.value.param == "prompt[1]"
+
+    @pytest.mark.parametrize("n_top", [0, 2, 20])
+    def test_log_probabilities_are_of_the_tokens_of_the_text(self, engine: ChatEngine, n_top: int) -> None:
+        sink = run(engine, chat_request("Count to ten.", max_tokens=8, logprobs=n_top))
+        tokens = sink.logprobs[0]
+        assert b"".join(token.token for token in tokens).decode(errors="replace") == sink.text
+        assert all(len(token.top) == n_top and -10_000 < token.logprob <= 0 for token in tokens)
+        assert not run(engine, chat_request("Count to ten.", max_tokens=8)).logprobs.get(0)
+
     def test_more_requests_than_slots_are_all_answered(self, engine: ChatEngine) -> None:
         sinks = [RecordingSink() for _ in range(engine.n_slots * 2 + 1)]
         for number, sink in enumerate(sinks):
             engine.submit(chat_request(f"Say the number {number}.", max_tokens=6), sink)
         assert [sink.wait().reason for sink in sinks if sink.wait().error is None]
         assert all(sink.n_ends == 1 and sink.error is None for sink in sinks)
+
+    # -- questions about tokens --------------------------------------------------------------------
+
+    def test_pieces_of_a_text_s_tokens_give_the_text(self, engine: ChatEngine) -> None:
+        tokens = engine.tokenize_text("two words and café")
+
+        assert b"".join(engine.token_pieces(tokens)).decode().strip() == "two words and café"
+        assert engine.tokenize_text("") == []
+
+    def test_a_token_that_the_model_lacks_is_named(self, engine: ChatEngine) -> None:
+        (first, *_) = engine.tokenize_text("hello")
+        for lacking in (2**31 - 1, -1):
+            with pytest.raises(InvalidRequest) as error:
+                engine.token_pieces([first, lacking])
+            assert error.value.param == "tokens[1]"
+
+    def test_the_prompt_is_rendered_and_counted_as_it_is_decoded(self, engine: ChatEngine) -> None:
+        request = chat_request("How many tokens are these?", max_tokens=1)
+
+        assert "How many tokens are these?" in engine.render_prompt(request)
+        assert engine.count_tokens(request) == run(engine, request).usage.prompt_tokens
+
+    def test_questions_are_answered_without_the_decode_thread(self, engine: ChatEngine) -> None:
+        class HeldSink(RecordingSink):
+            """Holds the decode thread at the first text until the question is answered."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.is_held, self.may_go_on = threading.Event(), threading.Event()
+
+            def delta(self, *args: Any, **kwargs: Any) -> None:
+                self.is_held.set()
+                self.may_go_on.wait(WAIT_S)
+                super().delta(*args, **kwargs)
+
+        sink = HeldSink()
+        engine.submit(chat_request("Say hello.", max_tokens=4), sink)
+        assert sink.is_held.wait(WAIT_S)
+        try:
+            counted = engine.count_tokens(chat_request("Say hello."))
+            assert engine.token_pieces(engine.tokenize_text("hello"))
+            assert not sink.has_ended
+        finally:
+            sink.may_go_on.set()
+        assert sink.wait().usage.prompt_tokens == counted

@@ -14,11 +14,13 @@ from tests.stack import CHAT, EMBED, N_CTX, Stack
 from tests.support import wait_until
 
 CHATS, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES = "/v1/responses"
 #: every route that takes a body, with a good one
 POSTS: tuple[tuple[str, dict[str, Any]], ...] = (
     (CHATS, {"model": CHAT, "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 2}),
     (COMPLETIONS, {"model": CHAT, "prompt": "Once upon a", "max_tokens": 2}),
     (EMBEDDINGS, {"model": EMBED, "input": "hello world"}),
+    (RESPONSES, {"model": CHAT, "input": "Say hello.", "max_output_tokens": 2}),
 )
 GREEDY: dict[str, Any] = {"model": CHAT, "temperature": 0, "seed": 7, "max_tokens": 24}
 
@@ -232,7 +234,7 @@ REFUSED = (
     Refused("no body", 400, None, "POST", CHATS, b""),
     Refused("bad field", 400, None, "POST", CHATS, HI | {"temperature": "hot"}),
     Refused("bad field, stream", 400, None, "POST", CHATS, HI | {"temperature": 5, "stream": True}),
-    Refused("not served", 400, "unsupported_value", "POST", CHATS, HI | {"n": 2}),
+    Refused("not served", 400, "unsupported_value", "POST", CHATS, HI | {"functions": [{"name": "f"}]}),
     Refused("too long", 400, "context_length_exceeded", "POST", CHATS, chat_body(LONG)),
     Refused("too long, stream", 400, "context_length_exceeded", "POST", CHATS, chat_body(LONG, stream=True)),
     Refused("too long a text", 400, "context_length_exceeded", "POST", COMPLETIONS, {**GREEDY, "prompt": LONG}),

@@ -43,6 +43,11 @@ def tiny_llama_path() -> Path:
     return _made("tiny-llama", write_tiny_llama)
 
 
+def tiny_llama_with_marks_path() -> Path:
+    """The same with tokens for filling in the middle (control) and for reasoning (user-defined)."""
+    return _made("tiny-llama-marks", lambda path: write_tiny_llama(path, with_marks=True))
+
+
 def tiny_qwen3_path(model: TinyQwen3 | None = None) -> Path:
     """A decoder of Qwen3-Embedding's shape with random weights; `model` says how it differs."""
     model = model or TinyQwen3()

@@ -18,10 +18,20 @@ WORDS = ("the", "and", "you", "that", "is", "cat", "dog", "user", "system", "ass
 POISON = "\x07"  #: TinyQwen3(poisoned=True): this character's embedding is not a number
 
 
-def write_tiny_llama(path: Path, chat_template: str | None = CHATML_TEMPLATE) -> None:
-    """Arch llama, 1024 positions, SentencePiece-like vocabulary: all bytes, ASCII, some words, ChatML marks."""
+FILL_IN_MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")  #: llama.cpp knows them by these names
+THINK_MARKS = ("<think>", "</think>")
+
+
+def write_tiny_llama(path: Path, chat_template: str | None = CHATML_TEMPLATE, with_marks: bool = False) -> None:
+    """Arch llama, 1024 positions, SentencePiece-like vocabulary: all bytes, ASCII, some words, ChatML marks.
+
+    `with_marks`: control tokens for filling in the middle, too, and user-defined ones for reasoning.
+    """
     writer = GGUFWriter(path, "llama")
     tokens, types = _sentencepiece_vocabulary()
+    if with_marks:
+        tokens += [*FILL_IN_MARKS, *THINK_MARKS]
+        types += [TokenType.CONTROL] * 3 + [TokenType.USER_DEFINED] * 2
     _add_shape(writer, n_ctx_train=1024, width=64, n_ff=128, n_layers=2, n_head=4, n_head_kv=2)
     writer.add_name("tiny llama with random weights")
     writer.add_rope_dimension_count(16)

@@ -40,10 +40,10 @@ def read_messages(fields: Fields) -> list[dict[str, Any]]:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("'messages' must be a list with at least one message.", "messages")
-    return [_read_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [read_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _read_message(message: Any, path: str) -> dict[str, Any]:
+def read_message(message: Any, path: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidRequest(f"'{path}' must be an object with 'role' and 'content', not {kind(message)}.", path)
     fields = Fields(message, path)
@@ -58,7 +58,7 @@ def _read_message(message: Any, path: str) -> dict[str, Any]:
     if plain["role"] == "assistant":
         _read_assistant(fields, plain)
     else:
-        plain["content"] = _read_content(fields)
+        plain["content"] = read_content(fields)
     return plain
 
 
@@ -74,12 +74,13 @@ def _read_assistant(fields: Fields, plain: dict[str, Any]) -> None:
     if fields.get("content") in (None, []) and (calls or refusal or reasoning):
         plain["content"] = refusal or ""  # not None: templates that print the content unasked would print "None"
     else:
-        plain["content"] = _read_content(fields)
+        plain["content"] = read_content(fields)
 
 
-def _read_content(fields: Fields) -> str:
-    content = fields.get("content")
-    name = fields.name("content")
+def read_content(fields: Fields, key: str = "content") -> str:
+    """A string, or a list of text parts, as one string."""
+    content = fields.get(key)
+    name = fields.name(key)
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -110,7 +111,7 @@ def _read_tool_calls(fields: Fields) -> list[dict[str, Any]]:
     """Calls of an assistant's turn; `function_call` is the older form, with one call and no id."""
     older = fields.mapping("function_call")
     if older is not None:
-        return [{"type": "function", "function": _read_function(Fields(older, fields.name("function_call")))}]
+        return [{"type": "function", "function": read_function(Fields(older, fields.name("function_call")))}]
     calls = fields.items("tool_calls") or []
     return _each(calls, fields.name("tool_calls"), _read_call)
 
@@ -130,13 +131,13 @@ def _read_call(fields: Fields) -> dict[str, Any]:
     function = fields.mapping("function")
     if function is None:
         raise InvalidRequest(f"'{fields.name('function')}' is missing; it must be an object.", fields.name("function"))
-    call: dict[str, Any] = {"type": "function", "function": _read_function(Fields(function, fields.name("function")))}
+    call: dict[str, Any] = {"type": "function", "function": read_function(Fields(function, fields.name("function")))}
     if call_id := fields.string("id"):
         call["id"] = call_id
     return call
 
 
-def _read_function(fields: Fields) -> dict[str, Any]:
+def read_function(fields: Fields) -> dict[str, Any]:
     """`arguments` stay a string, whatever is in it; an object, which some clients send, becomes one."""
     arguments = fields.get("arguments")
     if isinstance(arguments, dict):

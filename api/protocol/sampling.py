@@ -3,12 +3,15 @@
 from typing import Any
 
 from api.protocol.fields import MAX_INT, Fields, InvalidRequest
+from api.protocol.logit_bias import read_logit_bias
 from tasks.contracts import Sampling
 
 MAX_STOPS = 64  #: OpenAI takes 4; agents send more. Each is looked for after every token
 MAX_STOP_CHARS = 1000
 # llama.cpp reads the seed 2**32 - 1 as "choose one": the modulus keeps that value out, so every seed repeats
 SEED_MODULUS = 2**32 - 1
+MAX_BREAKERS = 32  #: each is looked up in the whole vocabulary when the request starts
+MAX_BREAKER_CHARS = 40  #: llama.cpp looks at no more
 
 
 def read_sampling(fields: Fields) -> Sampling:
@@ -26,8 +29,56 @@ def read_sampling(fields: Fields) -> Sampling:
         "frequency_penalty": fields.number("frequency_penalty", -2, 2),
         "repeat_penalty": read_repeat_penalty(fields),
         "repeat_last_n": None if repeat_last_n is None else min(repeat_last_n, MAX_INT),
+        "typical_p": fields.number("typical_p", 0, 1),
+        "xtc_probability": fields.number("xtc_probability", 0, 1),
+        "xtc_threshold": fields.number("xtc_threshold", 0, 1),
+        **_read_dry(fields),
+        "mirostat": fields.integer("mirostat", 0, 2),
+        "mirostat_tau": fields.number("mirostat_tau", 0, 100),
+        "mirostat_eta": fields.number("mirostat_eta", 0, 1),
+        "logit_bias": read_logit_bias(fields),
+        "ignore_eos": fields.boolean("ignore_eos"),
+        "min_tokens": read_min_tokens(fields),
     }
     return Sampling(**{name: value for name, value in given.items() if value is not None})
+
+
+def _read_dry(fields: Fields) -> dict[str, Any]:
+    """The penalty for repeated sequences of tokens. `dry_penalty_last_n` is -1 for the window, 0 for off."""
+    last_n = fields.integer("dry_penalty_last_n", -1)
+    return {
+        "dry_multiplier": fields.number("dry_multiplier", 0, 100),
+        "dry_base": fields.number("dry_base", 1, 100),
+        "dry_allowed_length": fields.integer("dry_allowed_length", 0, MAX_INT),
+        "dry_penalty_last_n": None if last_n is None else min(last_n, MAX_INT),
+        "dry_sequence_breakers": _read_breakers(fields),
+    }
+
+
+def _read_breakers(fields: Fields) -> tuple[str, ...] | None:
+    """Texts over which no repetition is counted. An empty list: there are none."""
+    name = "dry_sequence_breakers"
+    given = fields.items(name)
+    if given is None:
+        return None
+    if len(given) > MAX_BREAKERS:
+        raise InvalidRequest(f"'{name}' has {len(given)} texts; at most {MAX_BREAKERS} are taken.", name)
+    for index, text in enumerate(given):
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_BREAKER_CHARS:
+            raise InvalidRequest(f"'{name}[{index}]' must be a string of 1 to {MAX_BREAKER_CHARS} characters.", name)
+    return tuple(given)
+
+
+def read_min_tokens(fields: Fields) -> int | None:
+    least, most = fields.integer("min_tokens", 0), read_max_tokens(fields)
+    if least and most is not None and least > most:
+        raise InvalidRequest(f"'min_tokens' is {least}; it must be at most 'max_tokens' ({most}).", "min_tokens")
+    return None if least is None else min(least, MAX_INT)
+
+
+def read_choices(fields: Fields, max_n: int, name: str = "n") -> int:
+    """How many answers are wanted for one prompt; `max_n` is the server's limit."""
+    return fields.integer(name, 1, max_n) or 1
 
 
 def read_repeat_penalty(fields: Fields) -> float | None:

@@ -1,21 +1,26 @@
 """POST /v1/chat/completions."""
 
+from functools import partial
+
 from quart import Blueprint, Response, request
 
 from api.body import read_json
-from api.generation import respond
+from api.generation import respond, with_lane
 from api.job_types import Jobs
 from api.protocol.chat import ChatAnswer, parse_chat
+from api.protocol.response_format import may_have_grammar
 from tasks.settings import Settings
 
 
 def routes(settings: Settings, jobs: Jobs) -> Blueprint:
     blueprint = Blueprint("chat", __name__)
+    parse = partial(parse_chat, max_n=settings.max_n)
 
     @blueprint.post("/chat/completions")
     async def chat_completions() -> Response:
-        parsed = await read_json(request, settings.max_body_bytes, parse_chat)
+        parse_both = with_lane(request, parse)
+        parsed, lane = await read_json(request, settings.max_body_bytes, parse_both, may_have_grammar)
         jobs.require(parsed.request.model, "chat")
-        return await respond(request, jobs, parsed, "chatcmpl", lambda job: ChatAnswer(job, parsed.include_usage))
+        return await respond(request, jobs, parsed, lane, "chatcmpl", ChatAnswer)
 
     return blueprint

@@ -6,8 +6,11 @@ from functools import partial
 
 from quart import Blueprint, Response, request
 
+from api.auth import caller_of
 from api.body import read_json
-from api.generation import QUEUE_WAIT_HEADER, READ_TIMEOUT_HEADER, read_patience_s
+from api.deadlines import deadline_of
+from api.errors import QUEUE_WAIT_HEADER
+from api.generation import READ_TIMEOUT_HEADER, read_patience_s, with_lane
 from api.job_types import Jobs
 from api.protocol.embeddings import check_dimensions, encode_answer, parse_embeddings
 from api.responses import json_response, set_request_id
@@ -25,14 +28,17 @@ def routes(settings: Settings, jobs: Jobs) -> Blueprint:
 
     @blueprint.post("/embeddings")
     async def embeddings() -> Response:
-        body = await read_json(request, settings.max_body_bytes, parse)
+        body, lane = await read_json(request, settings.max_body_bytes, with_lane(request, parse))
         model = jobs.require(body.model, "embedding")
         if model.width:
             check_dimensions(body.dimensions, model.width, settings.embedding_mrl)
         request_id = new_request_id("embd")
         set_request_id(request_id)
         patience_s = read_patience_s(request.headers.get(READ_TIMEOUT_HEADER))
-        answer = await jobs.embed(request_id, body.model, body.texts, patience_s)
+        caller = caller_of(request)
+        answer = await jobs.embed(
+            request_id, body.model, body.texts, patience_s, lane, caller.share, caller.name, deadline_of(request)
+        )
         check_dimensions(body.dimensions, answer.width, settings.embedding_mrl)
         encode = partial(
             encode_answer, body.model, answer.vectors, answer.prompt_tokens, body.encoding_format, body.dimensions

@@ -128,6 +128,7 @@ class Replied(Frame, frozen=True, array_like=True, tag="r"):
     values: dict[str, Any]
     error: str = ""
     param: str | None = None
+    code: ErrorCode = ErrorCode.INVALID_REQUEST  #: of the error
 
 
 AnyFrame = Started | Progress | Delta | ToolCall | ChoiceFinished | Vectors | Finished | Failed | Replied

@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 from enum import StrEnum
+from typing import NamedTuple
 
 CHAT_TASK = "tasks.chat"  #: one chat or text completion
 EMBED_TASK = "tasks.embed"  #: one slice of an embeddings request
@@ -11,6 +12,7 @@ CLAIM_TTL_S = 86_400  #: longer than any request may run; a claim that outlives 
 WORKER_TTL_S = 5  #: a worker whose heartbeat is older is lost
 FAILED_TTL_S = 600  #: why a worker gave up stays known for so long; nobody waits for it, so nothing is lost later
 HEARTBEAT_INTERVAL_S = 1.0
+SHARES = 16  #: queues of a lane; so many API keys have a line of their own there, more of them share
 CLAIM_WAITING = "waiting"  #: value of the claim key while nobody has taken the request
 
 
@@ -44,6 +46,11 @@ def lane_key(queue: str) -> str:
     return f"lis:lane:{queue}"
 
 
+def lane_work_key(queue: str) -> str:
+    """Hash of the same ids: the unix time (us, Redis's clock) of submission, `:`, and the msgpack of a `Work`."""
+    return f"lis:work:{queue}"
+
+
 def reply_channel(api_id: str) -> str:
     """Pub/sub channel on which one API process gets all of its frames."""
     return f"lis:reply:{api_id}"
@@ -67,9 +74,34 @@ def models_key(chat: str, embedding: str | None) -> str:
     return hashlib.sha256(f"{chat}\0{embedding or ''}".encode()).hexdigest()[:8]
 
 
-def queue_name(lane: Lane, models: str) -> str:
-    """Celery queue of a lane, for the workers that serve `models` (a `models_key`)."""
-    return f"lis.{models}.{lane.value}"
+class QueueParts(NamedTuple):
+    """What a queue's name says, in the order that `queue_name` takes it."""
+
+    lane: Lane
+    models: str
+    share: int
+
+
+def queue_name(lane: Lane, models: str, share: int = 0) -> str:
+    """Celery queue of one share of a lane, for the workers that serve `models` (a `models_key`)."""
+    plain = f"lis.{models}.{lane.value}"
+    return f"{plain}.{share % SHARES}" if share % SHARES else plain
+
+
+def queue_parts(queue: str) -> QueueParts | None:
+    """The reverse of `queue_name`; None for a queue that is none of ours."""
+    prefix, *words = queue.split(".")
+    if prefix != "lis" or len(words) not in (2, 3):
+        return None
+    try:
+        return QueueParts(Lane(words[1]), words[0], int(words[2]) if len(words) == 3 else 0)
+    except ValueError:
+        return None
+
+
+def queue_names(models: str) -> list[str]:
+    """Every queue that a worker serving `models` empties, interactive first."""
+    return [queue_name(lane, models, share) for lane in Lane for share in range(SHARES)]
 
 
 def new_request_id(prefix: str) -> str:

@@ -64,7 +64,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: str  #: `api_id`: frames go to `reply_channel(reply_to)`
     lane: Lane = Lane.INTERACTIVE
     share: int = 0  #: whose turn it takes: requests of one API key have one number, and lanes go round the numbers
-    deadline_ms: int = 0  #: unix ms after which nobody wants the answer's beginning any more; 0: none given
+    caller: str = ""  #: name of the API key that it came with
+    deadline_ms: int = 0  #: unix ms, the API's clock, after which nobody wants the answer's beginning; 0: none given
     attempt: int = 1  #: 2 when a worker died with it before a token was sent
     created_ms: int = 0  #: unix ms when the API accepted it
     messages: list[dict[str, Any]] | None = None  #: OpenAI messages with plain-text content (api/protocol/messages.py)
@@ -91,7 +92,8 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: str
     lane: Lane = Lane.INTERACTIVE
     share: int = 0  #: whose turn it takes: requests of one API key have one number, and lanes go round the numbers
-    deadline_ms: int = 0  #: unix ms after which nobody wants the answer's beginning any more; 0: none given
+    caller: str = ""  #: name of the API key that it came with
+    deadline_ms: int = 0  #: unix ms, the API's clock, after which nobody wants the answer's beginning; 0: none given
     attempt: int = 1
     created_ms: int = 0
     texts: list[str] = []

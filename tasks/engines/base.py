@@ -107,6 +107,23 @@ class ChatEngine(Protocol):
         Raises ContextLengthExceeded or InvalidRequest before anything is decoded.
         """
 
+    # Questions about tokens: from any thread, at once, whatever is being decoded. Each may raise EngineError.
+
+    def tokenize_text(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """See Query."""
+
+    def token_pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        """What each token stands for: parts of UTF-8, control tokens spelled out.
+
+        Raises InvalidRequest naming `tokens[i]`, which the model does not have.
+        """
+
+    def render_prompt(self, request: GenerateRequest) -> str:
+        """The messages as the chat template renders them. Raises InvalidRequest."""
+
+    def count_tokens(self, request: GenerateRequest) -> int:
+        """Of the whole prompt as `submit` would decode it, of whatever length. Raises InvalidRequest."""
+
     def close(self) -> None:
         """Cancel what runs, free the model. Returns when the decode thread has ended."""
 

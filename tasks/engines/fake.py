@@ -3,11 +3,13 @@
 It keeps the contracts of the real ones: one decode thread, up to LIS_PARALLEL slots together, a cancel is seen within a
 step, prefill with progress, `max_tokens`, `stop`, the window. A token is a word between white space.
 
-The answer depends on the prompt only (temperature and seed change nothing) and ends after 8 to 64 tokens.
+The answer depends on the prompt and the choice (temperature and seed change nothing) and ends after 8 to 64 tokens.
+Where a tool must be called or JSON is demanded, it is the smallest value of the schema. Log probabilities are made up.
 The prompt may ask for more:
 
 - `Repeat exactly: X` in the last user message: the answer is X. `MARK-123` in it: the answer begins with that.
 - `Never stop` anywhere: the answer ends at `max_tokens`.
+- `FAKE-CLOCK` anywhere: each token is the time at which it is put, in ns of the machine's monotonic clock.
 - `FAKE-CRASH`: the process dies of SIGKILL when three tokens are out. `FAKE-HANG`: the decode thread hangs there, deaf
   to cancels, until `close`. `FAKE-ERROR`: the request fails there with DecodeFailed.
 
@@ -38,7 +40,7 @@ from tasks.engines.base import (
     Float32Array,
     FrameSink,
 )
-from tasks.engines.fake_text import Answer, answer, count_tokens, prompt_text
+from tasks.engines.fake_text import Answer, WordTokens, answer, count_tokens, made_up_logprobs, prompt_texts
 from tasks.settings import Settings
 
 LONG_PROMPT_TOKENS = 200  #: longer prompts take LIS_FAKE_PREFILL
@@ -57,11 +59,17 @@ def load(settings: Settings, report: Report) -> Engines:
 class FakeRun:
     """One submitted request, and its Ticket. All but `cancel` is called on the decode thread."""
 
-    def __init__(self, engine: "FakeChatEngine", sink: FrameSink, answer: Answer, n_prompt: int) -> None:
+    def __init__(
+        self, engine: "FakeChatEngine", sink: FrameSink, answers: list[Answer], n_prompt: int, n_top: int | None
+    ) -> None:
+        """`answers`: one for each choice. `n_top`: alternatives in log probabilities; None: without those."""
         self._engine = engine
         self._sink = sink
-        self._answer = answer
+        self._answers = answers
+        self._choice = 0
+        self._said = 0  # tokens of the choice that runs
         self._n_prompt = n_prompt
+        self._n_top = n_top
         n_chunks = math.ceil(n_prompt / PREFILL_CHUNK_TOKENS) if n_prompt > LONG_PROMPT_TOKENS else 1
         self._chunk_tokens = math.ceil(n_prompt / n_chunks)
         self._chunk_s = engine.prefill_s / n_chunks if n_prompt > LONG_PROMPT_TOKENS else 0.0
@@ -92,28 +100,41 @@ class FakeRun:
         else:
             self._generate()
             self.due_s += self._engine.token_s
-            if self._generated == len(self._answer.pieces):
-                self._conclude(time.monotonic())
+            if self._said == len(self._answers[self._choice].pieces):
+                self._conclude(self._answers[self._choice], time.monotonic())
 
     def _generate(self) -> None:
         n_tokens = FLAT_OUT_TOKENS if self._engine.token_s == 0 else 1
-        pieces = self._answer.pieces[self._generated : self._generated + n_tokens]
+        answer = self._answers[self._choice]
+        pieces = answer.pieces[self._said : self._said + n_tokens]
+        is_first = not self._said
+        self._said += len(pieces)
         self._generated += len(pieces)
-        if text := "".join(pieces):
-            self._sink.delta(text, len(pieces))
+        text = f" {time.monotonic_ns()}" * len(pieces) if answer.is_clock else "".join(pieces)
+        if answer.calls:
+            call_id = f"call_{id(self):x}{self._choice}" if is_first else ""
+            self._sink.tool_call(self._choice, 0, call_id, answer.calls if is_first else "", text)
+        elif text:
+            logprobs = [] if self._n_top is None else made_up_logprobs(pieces, self._n_top)
+            self._sink.delta(text, len(pieces), self._choice, logprobs=logprobs)
 
-    def _conclude(self, now_s: float) -> None:
-        if self._answer.trap == "FAKE-CRASH":
+    def _conclude(self, answer: Answer, now_s: float) -> None:
+        """The choice is said."""
+        if answer.trap == "FAKE-CRASH":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif self._answer.trap == "FAKE-HANG":
+        elif answer.trap == "FAKE-HANG":
             self._engine.hang()
             self.is_cancelled = True  # the engine is closing
-        elif self._answer.trap == "FAKE-ERROR":
+        elif answer.trap == "FAKE-ERROR":
             self._end()
             self._sink.failed(DecodeFailed("the model failed to decode (asked for by the prompt)"))
+        elif self._choice + 1 < len(self._answers):
+            self._sink.choice_finished(self._choice, answer.reason)
+            self._choice += 1
+            self._said = 0
         else:
             self._end()
-            self._sink.finished(self._answer.reason, self._usage(), self._timings(now_s))
+            self._sink.finished(answer.reason, self._usage(), self._timings(now_s))
 
     def _end(self) -> None:
         self.is_done = True
@@ -135,6 +156,7 @@ class FakeChatEngine:
         self.prefill_s = settings.fake_prefill_s
         self.token_s = settings.fake_token_s
         self._max_answer = settings.max_model_length
+        self._words = WordTokens()
         self._changed = threading.Condition()
         self._waiting: deque[FakeRun] = deque()
         self._closing = threading.Event()
@@ -142,17 +164,36 @@ class FakeChatEngine:
         self._thread.start()
 
     def submit(self, request: GenerateRequest, sink: FrameSink) -> FakeRun:
-        n_prompt = count_tokens(prompt_text(request))
-        if n_prompt >= self.n_ctx:
-            raise ContextLengthExceeded(n_prompt, self.n_ctx, "prompt" if request.messages is None else "messages")
+        sizes = [count_tokens(text) for text in prompt_texts(request)]
+        for index, size in enumerate(sizes):
+            if size >= self.n_ctx:
+                name = f"prompt[{index}]" if len(sizes) > 1 else "prompt"
+                raise ContextLengthExceeded(size, self.n_ctx, name if request.messages is None else "messages")
         wanted = self._max_answer if request.max_tokens is None else min(request.max_tokens, self._max_answer)
-        run = FakeRun(self, sink, answer(request, min(wanted, self.n_ctx - n_prompt)), n_prompt)
+        answers = [
+            answer(request, min(wanted, self.n_ctx - size), index * request.n + choice)
+            for index, size in enumerate(sizes)
+            for choice in range(request.n)
+        ]
+        run = FakeRun(self, sink, answers, sum(sizes), request.logprobs)
         with self._changed:
             if self._closing.is_set():
                 raise DecodeFailed("the engine is closed")
             self._waiting.append(run)
             self._changed.notify()
         return run
+
+    def tokenize_text(self, text: str, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        return self._words.ids(text)
+
+    def token_pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        return self._words.pieces(tokens)
+
+    def render_prompt(self, request: GenerateRequest) -> str:
+        return "".join(prompt_texts(request))
+
+    def count_tokens(self, request: GenerateRequest) -> int:
+        return sum(map(count_tokens, prompt_texts(request)))
 
     def close(self) -> None:
         with self._changed:

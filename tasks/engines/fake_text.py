@@ -1,11 +1,16 @@
-"""What the fake engine answers: a function of the request alone. Pure."""
+"""What the fake engine answers, a function of the request alone, and how it counts words."""
 
 import hashlib
+import json
 import random
 import re
+import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from tasks.contracts import FinishReason, GenerateRequest
+from tasks.contracts import FinishReason, GenerateRequest, GrammarKind, TokenLogprob, ToolChoice
+from tasks.engines.base import InvalidRequest
+from tasks.engines.fake_json import smallest_value
 
 WORDS = (
     *("time", "person", "year", "way", "day", "thing", "world", "life", "hand", "part", "child", "eye", "place"),
@@ -23,18 +28,43 @@ _TOKEN = re.compile(r"\s*\S+|\s+")
 
 
 class Answer(NamedTuple):
-    """A whole answer, cut at the first stop text or at `max_tokens`."""
+    """A whole choice, cut at the first stop text or at `max_tokens`."""
 
     pieces: list[str]  #: the text of each generated token; empty where a stop text has swallowed it
     reason: FinishReason
     trap: str | None  #: one of TRAPS, which happens when the pieces are out
+    calls: str = ""  #: the tool whose arguments the pieces are
+    is_clock: bool = False  #: the time is to be said in place of each piece
 
 
-def prompt_text(request: GenerateRequest) -> str:
-    """The prompt as one text: roles and contents, as a chat template would join them."""
+class WordTokens:
+    """Numbers for words, in the order in which they are asked for. From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids: dict[str, int] = {}
+
+    def ids(self, text: str) -> list[int]:
+        with self._lock:
+            return [self._ids.setdefault(piece, len(self._ids)) for piece in _TOKEN.findall(text)]
+
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        """Raises InvalidRequest: a number that no word has got yet."""
+        with self._lock:
+            known = [piece.encode("utf-8", "replace") for piece in self._ids]
+        for index, token in enumerate(tokens):
+            if not 0 <= token < len(known):
+                name = f"tokens[{index}]"
+                raise InvalidRequest(f"{name} is {token}; this model has {len(known)} tokens.", name)
+        return [known[token] for token in tokens]
+
+
+def prompt_texts(request: GenerateRequest) -> list[str]:
+    """Each prompt as one text; of a chat the roles and contents, as a chat template would join them."""
     if request.messages is None:
-        return "".join(request.prompts)
-    return "\n".join(f"{message.get('role', '')} {message.get('content') or ''}" for message in request.messages)
+        return request.prompts or [""]
+    turns = (f"{message.get('role', '')} {message.get('content') or ''}" for message in request.messages)
+    return ["\n".join(turns)]
 
 
 def count_tokens(text: str) -> int:
@@ -42,22 +72,57 @@ def count_tokens(text: str) -> int:
     return max(len(text.split()), 1)
 
 
-def answer(request: GenerateRequest, max_tokens: int) -> Answer:
-    """The answer to the last user message, of at most `max_tokens` tokens."""
-    prompt = prompt_text(request)
-    pieces = _pieces(prompt, _last_user_text(request), max_tokens)
-    reason = FinishReason.LENGTH if len(pieces) > max_tokens else FinishReason.STOP
+def answer(request: GenerateRequest, max_tokens: int, choice: int = 0) -> Answer:
+    """Choice `choice` of the request, of at most `max_tokens` tokens: an answer to the last user message."""
+    prompt = prompt_texts(request)[choice // request.n]
+    text, tool = _demanded(request)
+    if text is None:
+        variant = f"\nchoice {choice % request.n}" if choice % request.n else ""
+        pieces = _pieces(prompt + variant, _last_user_text(request, prompt), max_tokens)
+    else:
+        pieces = _TOKEN.findall(text)
+    ending = FinishReason.TOOL_CALLS if tool else FinishReason.STOP
+    reason = FinishReason.LENGTH if len(pieces) > max_tokens else ending
     pieces = pieces[:max_tokens]
+    if tool:
+        return Answer(pieces, reason, None, tool)
     trap = next((trap for trap in TRAPS if trap in prompt), None)
     if trap:
         return Answer(pieces[:TRAP_AFTER_TOKENS], reason, trap)
     stopped = _cut_at_stop(pieces, request.stop)
-    return Answer(pieces, reason, None) if stopped is None else Answer(stopped, FinishReason.STOP, None)
+    if stopped is not None:
+        return Answer(stopped, FinishReason.STOP, None)
+    return Answer(pieces, reason, None, is_clock="FAKE-CLOCK" in prompt)
 
 
-def _last_user_text(request: GenerateRequest) -> str:
+def made_up_logprobs(pieces: list[str], n_top: int) -> list[TokenLogprob]:
+    """One for each piece that is not empty, itself the most probable; the same for the same piece."""
+    made = []
+    for piece in filter(None, pieces):
+        token = piece.encode("utf-8", "replace")
+        best = -0.01 * (1 + sum(token) % 50)
+        others = [(f" other{rank}".encode(), best - rank) for rank in range(1, n_top)]
+        made.append(TokenLogprob(token, best, [(token, best), *others] if n_top else []))
+    return made
+
+
+def _demanded(request: GenerateRequest) -> tuple[str | None, str]:
+    """JSON that the request demands, and the tool whose arguments it is, if it is that."""
+    if request.tools and request.tool_choice is ToolChoice.REQUIRED:
+        functions = [tool.get("function", {}) for tool in request.tools]
+        function = next((one for one in functions if one.get("name") == request.tool_name), functions[0])
+        arguments = smallest_value(function.get("parameters") or {"type": "object"})
+        return json.dumps(arguments, ensure_ascii=False), str(function.get("name"))
+    if request.grammar and request.grammar.kind is GrammarKind.JSON_SCHEMA:
+        return json.dumps(smallest_value(json.loads(request.grammar.source)), ensure_ascii=False), ""
+    if request.grammar and request.grammar.kind is GrammarKind.JSON_OBJECT:
+        return "{}", ""
+    return None, ""
+
+
+def _last_user_text(request: GenerateRequest, prompt: str) -> str:
     users = [message for message in request.messages or () if message.get("role") == "user"]
-    return str(users[-1].get("content") or "") if users else "".join(request.prompts)
+    return str(users[-1].get("content") or "") if users else prompt
 
 
 def _pieces(prompt: str, question: str, max_tokens: int) -> list[str]:

@@ -14,7 +14,13 @@ from tests.stack import Stack
 from tests.support_models import cache_dir
 
 VERSION = "2.54.0"
-CHECKS = ["tests/contract/test_sdk_answers.py", "tests/contract/test_sdk_errors.py"]
+CHECKS = [
+    "tests/contract/test_sdk_answers.py",
+    "tests/contract/test_sdk_errors.py",
+    "tests/contract/test_sdk_responses.py",
+    "tests/contract/test_sdk_responses_events.py",
+    "tests/contract/test_sdk_structured.py",
+]
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_TIMEOUT_S = 240.0
 

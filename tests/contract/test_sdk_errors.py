@@ -69,7 +69,7 @@ def test_prompt_longer_than_the_window(client: OpenAI, stream: bool) -> None:
 
 @pytest.mark.parametrize(
     ("param", "value"),
-    [("temperature", 3), ("max_tokens", 0), ("n", 2), ("top_p", "high"), ("stop", [1]), ("messages", [])],
+    [("temperature", 3), ("max_tokens", 0), ("n", 99), ("top_p", "high"), ("stop", [1]), ("messages", [])],
 )
 def test_bad_field_is_named(client: OpenAI, param: str, value: Any) -> None:
     fields: dict[str, Any] = {"model": CHAT, "messages": HELLO, param: value}

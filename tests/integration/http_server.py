@@ -13,6 +13,7 @@ from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from quart import Quart
 
+from api import http_protocol
 from api.app import create_app
 from tasks.settings import load_settings
 from tests.unit.fake_jobs import CHAT, EMBED, FakeJobs
@@ -79,6 +80,7 @@ def head(method: str, path: str, headers: str = "", version: str = "1.1") -> byt
 @asynccontextmanager
 async def running_server() -> AsyncIterator[Server]:
     """On a port of the system's choosing, in this very loop; a test that takes too long is cancelled."""
+    http_protocol.install()
     jobs = FakeJobs()
     app = create_app(load_settings(env_file=Path(os.devnull)), jobs)
     with socket.create_server(("127.0.0.1", 0)) as listener:

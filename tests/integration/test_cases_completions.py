@@ -15,11 +15,28 @@ def test_list_of_one_prompt_is_that_prompt(real: Service) -> None:
     assert (listed.text, listed.prompt_tokens) == (alone.text, alone.prompt_tokens)
 
 
+def test_each_of_several_prompts_is_answered_as_alone(real: Service) -> None:
+    """CMP-01"""
+    prompts = ["The sky is", "Two plus two is", "Cats say", ""]
+    answer = real.complete(prompts, max_tokens=8)
+    singles = [real.complete(prompt, max_tokens=8) for prompt in prompts]
+    assert [choice["index"] for choice in answer.body["choices"]] == [0, 1, 2, 3]
+    assert [choice["text"] for choice in answer.body["choices"]] == [single.text for single in singles]
+    assert answer.prompt_tokens == sum(single.prompt_tokens for single in singles)
+    assert answer.completion_tokens == sum(single.completion_tokens for single in singles)
+
+
+def test_a_hundred_prompts(tiny: Service) -> None:
+    """CMP-01"""
+    answer = tiny.complete(["a"] * 100, max_tokens=1, echo=True)
+    assert [choice["index"] for choice in answer.body["choices"]] == list(range(100))
+    assert len({choice["text"] for choice in answer.body["choices"]}) == 1
+
+
 @pytest.mark.parametrize(
     "prompt",
     [
-        pytest.param(["The sky is", "Cats say"], id="CMP-01 two prompts"),
-        pytest.param(["a"] * 100, id="CMP-01 a hundred"),
+        pytest.param(["a"] * 129, id="CMP-01 too many"),
         pytest.param([1, 2, 3], id="CMP-01 token ids"),
         pytest.param([[1, 2], [3]], id="CMP-01 lists of token ids"),
         pytest.param([], id="CMP-03 no prompt in a list"),
@@ -30,7 +47,7 @@ def test_list_of_one_prompt_is_that_prompt(real: Service) -> None:
         pytest.param(["a", 5], id="CMP-03 mixed"),
     ],
 )
-def test_prompt_that_is_not_one_text_is_refused(fake: Service, prompt: Any) -> None:
+def test_prompt_that_is_no_text_is_refused(fake: Service, prompt: Any) -> None:
     """Never joined, never only the first of them."""
     with fake.nothing_starts():
         for stream in (False, True):

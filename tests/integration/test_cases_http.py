@@ -49,7 +49,7 @@ def test_slashes_too_many_never_become_a_redirect(fake: Service, change: Callabl
     """HTTP-04: a client that follows a redirect turns its POST into a GET."""
     for path, body in POSTS:
         answer = good(fake.post(change(path), body)).json()
-        assert answer.get("choices") or answer.get("data")
+        assert answer.get("choices") or answer.get("data") or answer.get("output")
     good(fake.client.get(change("/v1/models")))
 
 

@@ -181,7 +181,7 @@ def test_max_tokens_is_lowered_to_the_setting_and_to_the_window() -> None:
 
 @pytest.mark.parametrize("prompt", ["", " ", "\0", "\ud83d", "a\ud83d\ude00"])
 def test_odd_prompts_are_answered(smollm2: LlamaChatEngine, prompt: str) -> None:
-    assert run(smollm2, chat_request(messages=None, prompt=prompt, max_tokens=2)).error is None
+    assert run(smollm2, chat_request(messages=None, prompts=[prompt], max_tokens=2)).error is None
     assert run(smollm2, chat_request("x" + prompt, max_tokens=2)).error is None
 
 

@@ -7,18 +7,25 @@ It keeps the promises of `api.job_types`: a job left before its end is cancelled
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 
-from api.job_types import EmbeddingAnswer, Job, ModelNotFound, WrongModelKind
+from api.job_types import EmbeddingAnswer, Event, Job, ModelNotFound, QueueReport, WrongModelKind
+from api.keys import Caller
 from tasks.contracts import (
+    ChoiceFinished,
     Delta,
     Finished,
     FinishReason,
     GenerateRequest,
+    Lane,
     ModelInfo,
     Progress,
+    Query,
     Timings,
+    TokenLogprob,
+    ToolCall,
     Usage,
     WorkerState,
     WorkerStatus,
@@ -33,11 +40,36 @@ MODELS = [
 ]
 
 #: an event to deliver, an exception to raise, or something to wait for
-Step = Progress | Delta | Finished | Exception | asyncio.Event
+Step = Event | Exception | asyncio.Event
 
 
-def delta(text: str, tokens: int = 1) -> Delta:
-    return Delta(id="", attempt=1, seq=0, text=text, tokens=tokens)
+def delta(text: str, tokens: int = 1, choice: int = 0) -> Delta:
+    return Delta(id="", attempt=1, seq=0, text=text, tokens=tokens, choice=choice)
+
+
+def reasoning(text: str, choice: int = 0) -> Delta:
+    return Delta(id="", attempt=1, seq=0, text=text, tokens=1, choice=choice, is_reasoning=True)
+
+
+def scored(*tokens: tuple[str, float], choice: int = 0) -> Delta:
+    """A delta of tokens with their log probabilities; each has itself and `?` as the most probable ones."""
+    logprobs = [
+        TokenLogprob(text.encode(), logprob, [(text.encode(), logprob), (b"?", -9.0)]) for text, logprob in tokens
+    ]
+    text = "".join(text for text, _ in tokens)
+    return Delta(id="", attempt=1, seq=0, text=text, tokens=len(tokens), choice=choice, logprobs=logprobs)
+
+
+def call(index: int = 0, name: str = "", arguments: str = "", choice: int = 0) -> ToolCall:
+    """A call begins where `name` is given."""
+    call_id = f"call_{choice}{index}" if name else ""
+    return ToolCall(
+        id="", attempt=1, seq=0, choice=choice, index=index, call_id=call_id, name=name, arguments=arguments
+    )
+
+
+def ended(choice: int, reason: FinishReason = FinishReason.STOP) -> ChoiceFinished:
+    return ChoiceFinished(id="", attempt=1, seq=0, choice=choice, finish_reason=reason)
 
 
 def progress(done: int, total: int) -> Progress:
@@ -45,7 +77,7 @@ def progress(done: int, total: int) -> Progress:
 
 
 def finished(reason: FinishReason = FinishReason.STOP) -> Finished:
-    usage = Usage(prompt_tokens=11, completion_tokens=2, cached_tokens=3)
+    usage = Usage(prompt_tokens=11, completion_tokens=2, cached_tokens=3, reasoning_tokens=1)
     timings = Timings(prompt_n=8, prompt_ms=4.0, predicted_n=2, predicted_ms=8.0)
     return Finished(id="", attempt=1, seq=0, finish_reason=reason, usage=usage, timings=timings)
 
@@ -69,10 +101,10 @@ class FakeJob:
             await self._do(step)
         self._jobs.has_started.set()
 
-    async def events(self) -> AsyncGenerator[Progress | Delta | Finished]:
+    async def events(self) -> AsyncGenerator[Event]:
         for step in self._jobs.running:
             await self._do(step)
-            if isinstance(step, Progress | Delta | Finished):
+            if not isinstance(step, Exception | asyncio.Event):
                 self.has_ended = isinstance(step, Finished)
                 yield step
 
@@ -99,7 +131,13 @@ class FakeJobs:
         self.submitted: list[GenerateRequest] = []
         self.patience_s: list[float | None] = []
         self.embedded: list[list[str]] = []
+        self.embedded_in: list[tuple[Lane, int]] = []  #: lane and share of each
         self.cancelled: list[str] = []
+        self.deadlines_ms: list[int] = []  #: of each embeddings request
+        self.queries: list[Query] = []
+        self.queue_report: QueueReport | Exception = QueueReport([], [], None, 0)
+        self.asked: list[tuple[Caller, list[str]]] = []  #: who asked for which ids
+        self.reply: dict[str, Any] | Exception = {}  #: to every query
         self.was_submitted = asyncio.Event()
         self.has_started = asyncio.Event()
         self.was_cancelled = asyncio.Event()
@@ -138,9 +176,19 @@ class FakeJobs:
                 self._cancel(request.id)
 
     async def embed(
-        self, request_id: str, model: str, texts: list[str], patience_s: float | None = None
+        self,
+        request_id: str,
+        model: str,
+        texts: list[str],
+        patience_s: float | None = None,
+        lane: Lane = Lane.INTERACTIVE,
+        share: int = 0,
+        caller: str = "",
+        deadline_ms: int = 0,
     ) -> EmbeddingAnswer:
         self.embedded.append(texts)
+        self.embedded_in.append((lane, share))
+        self.deadlines_ms.append(deadline_ms)
         self.patience_s.append(patience_s)
         self.was_submitted.set()
         try:
@@ -153,6 +201,19 @@ class FakeJobs:
             raise
         vectors = [vector(text).tobytes() for text in texts]
         return EmbeddingAnswer(WIDTH, vectors, 3 * len(texts), self.truncated, 7.6)
+
+    async def queue(self, caller: Caller, ids: Sequence[str]) -> QueueReport:
+        self.asked.append((caller, list(ids)))
+        if isinstance(self.queue_report, Exception):
+            raise self.queue_report
+        return self.queue_report
+
+    async def query(self, model: str, query: Query) -> dict[str, Any]:
+        self.require(model, "chat")
+        self.queries.append(query)
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
 
     def _cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)

@@ -13,6 +13,7 @@ POSTS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"model": CHAT, "messages": MESSAGES}),
     ("/v1/completions", {"model": CHAT, "prompt": "hi"}),
     ("/v1/embeddings", {"model": EMBED, "input": "hi"}),
+    ("/v1/responses", {"model": CHAT, "input": "hi"}),
 ]
 
 

@@ -23,6 +23,20 @@ from tests.unit.cases import anything
         *[("repeat_penalty", bad) for bad in (0, -1, 11, "1")],
         *[("seed", bad) for bad in ("7", 1.5, True, [7])],
         *[("repeat_last_n", bad) for bad in (-2, "64")],
+        *[("typical_p", bad) for bad in (-0.1, 1.1, "1")],
+        *[("xtc_probability", bad) for bad in (-0.1, 1.1, True)],
+        *[("xtc_threshold", bad) for bad in (-0.1, 1.1, "x")],
+        *[("dry_multiplier", bad) for bad in (-1, 101, "x")],
+        *[("dry_base", bad) for bad in anything(0.5, 101, [])],
+        *[("dry_allowed_length", bad) for bad in (-1, 1.5)],
+        *[("dry_penalty_last_n", bad) for bad in (-2, "x")],
+        *[("dry_sequence_breakers", bad) for bad in anything("x", {}, [""], [5], ["x" * 41], ["x"] * 33)],
+        *[("mirostat", bad) for bad in (-1, 3, 1.5, True, "2")],
+        *[("mirostat_tau", bad) for bad in (-1, 101, "x")],
+        *[("mirostat_eta", bad) for bad in (-1, 1.1, "x")],
+        *[("logit_bias", bad) for bad in anything("x", {"5": 200})],
+        *[("ignore_eos", bad) for bad in anything(1, "true")],
+        *[("min_tokens", bad) for bad in (-1, 1.5, "5")],
     ],
 )
 def test_wrong_sampling_value_names_its_field(field: str, value: Any) -> None:
@@ -44,10 +58,32 @@ def test_wrong_sampling_value_names_its_field(field: str, value: Any) -> None:
         ({"top_k": 1e30}, Sampling(top_k=2**31 - 1)),
         ({"repeat_penalty": 1.1, "repeat_last_n": -1}, Sampling(repeat_penalty=1.1, repeat_last_n=-1)),
         ({"presence_penalty": -2, "frequency_penalty": 2}, Sampling(presence_penalty=-2.0, frequency_penalty=2.0)),
+        ({"typical_p": 0.5}, Sampling(typical_p=0.5)),
+        ({"xtc_probability": 1, "xtc_threshold": 0}, Sampling(xtc_probability=1.0, xtc_threshold=0.0)),
+        (
+            {"dry_multiplier": 0.8, "dry_base": 1, "dry_allowed_length": 0, "dry_penalty_last_n": -1},
+            Sampling(dry_multiplier=0.8, dry_base=1.0, dry_allowed_length=0, dry_penalty_last_n=-1),
+        ),
+        ({"dry_sequence_breakers": ["\n", "END"]}, Sampling(dry_sequence_breakers=("\n", "END"))),
+        ({"dry_sequence_breakers": []}, Sampling(dry_sequence_breakers=())),
+        (
+            {"mirostat": 2, "mirostat_tau": 4, "mirostat_eta": 0.2},
+            Sampling(mirostat=2, mirostat_tau=4.0, mirostat_eta=0.2),
+        ),
+        ({"ignore_eos": True, "min_tokens": 5}, Sampling(ignore_eos=True, min_tokens=5)),
+        ({"min_tokens": 5, "max_tokens": 5}, Sampling(min_tokens=5)),
+        ({"logit_bias": {"7": -1, "x": False}}, Sampling(logit_bias=[(7, -1.0), ("x", -1e9)])),
     ],
 )
 def test_right_sampling_values(body: dict[str, Any], expected: Sampling) -> None:
     assert read_sampling(Fields(body)) == expected
+
+
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_more_tokens_at_least_than_at_most_are_refused(limit: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read_sampling(Fields({"min_tokens": 5, limit: 4}))
+    assert caught.value.param == "min_tokens"
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 2, 2**32 - 1, 2**32, 2**63 - 1, -1, -(2**63), 10**25, 5.0])

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import time
 
 import pytest
@@ -227,3 +228,38 @@ async def test_a_refused_request_that_runs_already_is_served() -> None:
     job.feed(started())
     job.refuse()
     assert await job.wait_started()
+
+
+def deadlined(deadline_ms: int, wait_s: float = 10.0, patience_s: float = math.inf) -> JobState:
+    at_ms = int(time.time() * 1000) + deadline_ms
+    request = GenerateRequest(id=ID, model="m", reply_to="api", deadline_ms=at_ms)
+    return JobState(request, "queue", wait_s, patience_s)
+
+
+def left_s(job: JobState) -> float:
+    return job.deadline - time.monotonic()
+
+
+@pytest.mark.parametrize(("deadline_ms", "wait_s", "left"), [(3000, 10.0, 3.0), (30_000, 10.0, 10.0), (-5, 10.0, 0.0)])
+async def test_a_deadline_bounds_the_wait(deadline_ms: int, wait_s: float, left: float) -> None:
+    assert left_s(deadlined(deadline_ms, wait_s)) == pytest.approx(left, abs=0.1)
+
+
+async def test_a_second_attempt_may_wait_anew_but_not_past_the_deadline() -> None:
+    job = deadlined(3000)
+    job.restart()
+    job.wait_anew(20.0)
+    assert left_s(job) == pytest.approx(3.0, abs=0.1)
+    job = state(1.0)
+    job.restart()
+    job.wait_anew(20.0)
+    assert left_s(job) == pytest.approx(20.0, abs=0.1)
+
+
+async def test_the_clients_read_timeout_bounds_a_second_attempt_while_it_has_no_head() -> None:
+    job = JobState(GenerateRequest(id=ID, model="m", reply_to="api"), "queue", 10.0, 12.0)
+    job.wait_anew(60.0)
+    assert left_s(job) == pytest.approx(12.0, abs=0.1)
+    job.feed(started())
+    job.wait_anew(60.0)
+    assert left_s(job) == pytest.approx(60.0, abs=0.1)

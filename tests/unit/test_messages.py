@@ -65,6 +65,20 @@ def test_turn_with_tool_calls_needs_no_content(content: dict[str, Any]) -> None:
     assert plain["tool_calls"] == [call()]
 
 
+def test_several_calls_keep_their_order_and_may_lack_ids() -> None:
+    """TOOL-01"""
+    calls = [call('{"city": "Oslo"}'), call('{"city": "Rome"}', id=None), call("{}", id="call_3")]
+    results = [{"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "-3"}]}]
+    turn, result = read([assistant(tool_calls=calls), *results])
+    assert [made.get("id") for made in turn["tool_calls"]] == ["call_1", None, "call_3"]
+    assert [made["function"]["arguments"] for made in turn["tool_calls"]] == [
+        '{"city": "Oslo"}',
+        '{"city": "Rome"}',
+        "{}",
+    ]
+    assert result == {"role": "tool", "tool_call_id": "call_1", "content": "-3"}
+
+
 @pytest.mark.parametrize("arguments", ["", "{}", "null", '"{}"', "not json", "[1,2]", '{"city": "Oslo"}'])
 def test_arguments_stay_the_string_they_are(arguments: str) -> None:
     [plain] = read([assistant(content=None, tool_calls=[call(arguments)])])

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from quart.typing import TestClientProtocol as Client
 
+from api.app import create_app
 from api.job_types import ModelLoading, QueueUnavailable, RequestFailed, ServerBusy
 from tasks.contracts import ErrorCode, FinishReason, Lane
-from tests.unit.fake_jobs import FakeJobs, delta, finished, progress
-from tests.unit.routes_support import POSTS, chunks, is_error, read
+from tests.unit.fake_jobs import FakeJobs, call, delta, ended, finished, progress, reasoning, scored
+from tests.unit.routes_support import POSTS, chunks, is_error, read, settings
 
 
 async def test_chat(client: Client, jobs: FakeJobs) -> None:
@@ -59,6 +60,102 @@ async def test_finish_reason_length(client: Client, jobs: FakeJobs) -> None:
     jobs.running = [progress(1, 2), delta("x"), finished(FinishReason.LENGTH)]
     answer = await (await client.post(POSTS[0][0], json=POSTS[0][1])).get_json()
     assert answer["choices"][0]["finish_reason"] == "length"
+
+
+async def test_several_choices_streamed_or_not(client: Client, jobs: FakeJobs) -> None:
+    """PAR-01"""
+    jobs.running = [delta("a"), ended(0), delta("b", choice=1), ended(1, FinishReason.LENGTH), delta("c", choice=2)]
+    jobs.running.append(finished())
+    path, body = POSTS[0]
+    whole = await (await client.post(path, json=body | {"n": 3})).get_json()
+    assert [request.n for request in jobs.submitted] == [3]
+    got = [(choice["index"], choice["message"]["content"], choice["finish_reason"]) for choice in whole["choices"]]
+    assert got == [(0, "a", "stop"), (1, "b", "length"), (2, "c", "stop")]
+    streamed = chunks(await read(await client.post(path, json=body | {"n": 3, "stream": True})))
+    choices = [choice for c in streamed for choice in c["choices"]]
+    for index, text, reason in got:
+        own = [choice for choice in choices if choice["index"] == index]
+        assert "".join(choice["delta"].get("content", "") for choice in own) == text
+        assert [choice["delta"]["role"] for choice in own if "role" in choice["delta"]] == ["assistant"]
+        assert [choice["finish_reason"] for choice in own if choice["finish_reason"]] == [reason]
+
+
+async def test_calls_streamed_or_not(client: Client, jobs: FakeJobs) -> None:
+    """TOOL-06"""
+    jobs.running = [
+        reasoning("Hm."),
+        call(0, "weather", '{"city": '),
+        call(0, "", '"Oslo"}'),
+        call(1, "time", "{}"),
+        finished(FinishReason.TOOL_CALLS),
+    ]
+    path, body = POSTS[0]
+    tools = [{"type": "function", "function": {"name": name}} for name in ("weather", "time")]
+    body |= {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "weather"}}}
+    [choice] = (await (await client.post(path, json=body)).get_json())["choices"]
+    message = choice["message"]
+    assert (choice["finish_reason"], message["content"], message["reasoning_content"]) == ("tool_calls", None, "Hm.")
+    streamed = chunks(await read(await client.post(path, json=body | {"stream": True})))
+    deltas = [choice["delta"] for c in streamed for choice in c["choices"]]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    calls: dict[int, dict[str, Any]] = {}
+    for said in (item for told in deltas for item in told.get("tool_calls", [])):
+        if "id" in said:
+            assert said["index"] not in calls
+            calls[said["index"]] = {key: said[key] for key in ("id", "type")} | {"function": dict(said["function"])}
+        else:
+            assert list(said["function"]) == ["arguments"]
+            calls[said["index"]]["function"]["arguments"] += said["function"]["arguments"]
+    assert [calls[index] for index in sorted(calls)] == message["tool_calls"]
+    assert streamed[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("top", [None, 2])
+async def test_logprobs_streamed_or_not(client: Client, jobs: FakeJobs, top: int | None) -> None:
+    """PAR-06"""
+    jobs.running = [scored((" a", -0.5), (" b", -1.5)), scored((" c", float("-inf"))), finished()]
+    path, body = POSTS[0]
+    body |= {"logprobs": True, "top_logprobs": top}
+    [choice] = (await (await client.post(path, json=body)).get_json())["choices"]
+    content = choice["logprobs"]["content"]
+    assert "".join(token["token"] for token in content) == choice["message"]["content"] == " a b c"
+    assert [token["logprob"] for token in content] == [-0.5, -1.5, -9999.0]
+    assert [bytes(token["bytes"]).decode() for token in content] == [" a", " b", " c"]
+    streamed = chunks(await read(await client.post(path, json=body | {"stream": True})))
+    blocks = [choice["logprobs"] for c in streamed for choice in c["choices"] if choice["logprobs"]]
+    assert [token for block in blocks for token in block["content"]] == content
+    assert [request.logprobs for request in jobs.submitted] == [top or 0, top or 0]
+
+
+async def test_best_of_counts_all_and_answers_with_the_best(client: Client, jobs: FakeJobs) -> None:
+    jobs.running = [scored((" a", -2.0)), ended(0), scored((" b", -1.0), choice=1), finished()]
+    path, body = POSTS[1]
+    answer = await (await client.post(path, json=body | {"best_of": 2})).get_json()
+    assert [(choice["index"], choice["text"], choice["logprobs"]) for choice in answer["choices"]] == [(0, " b", None)]
+    assert answer["usage"]["completion_tokens"] == 2
+    assert (jobs.submitted[0].n, jobs.submitted[0].logprobs) == (2, 0)
+
+
+@pytest.mark.parametrize(("path", "body"), POSTS[:2])
+async def test_limit_of_choices_is_a_setting(jobs: FakeJobs, path: str, body: Any) -> None:
+    client = create_app(settings(max_n=2), jobs).test_client()
+    assert (await client.post(path, json=body | {"n": 2})).status_code == 200
+    error = await is_error(await client.post(path, json=body | {"n": 3}), 400)
+    assert (error["param"], "at most 2" in error["message"]) == ("n", True)
+
+
+@pytest.mark.parametrize(("path", "body"), POSTS[:2])
+@pytest.mark.parametrize("filler", ["", "word " * 100_000])
+async def test_schema_that_cannot_be_enforced_is_said_with_its_keyword(
+    client: Client, jobs: FakeJobs, path: str, body: Any, filler: str
+) -> None:
+    """PAR-09"""
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "(?=a)b"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "p", "schema": schema}}
+    error = await is_error(await client.post(path, json=body | {"response_format": wanted, "user": filler}), 400)
+    assert error["param"] == "response_format.json_schema.schema"
+    assert "pattern" in error["message"]
+    assert not jobs.submitted
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from api.job_types import RequestFailed
+from api.job_types import Event, RequestFailed
+from api.protocol.answers import Generation
 from api.protocol.chat import ChatAnswer
-from api.sse import DONE, Beats, Event, EventReader, frame, stream_answer
-from tasks.contracts import ErrorCode, GenerateRequest
-from tests.unit.fake_jobs import Step, delta, finished, progress
+from api.sse import DONE, Beats, EventReader, frame, stream_answer
+from tasks.contracts import ErrorCode, FinishReason, GenerateRequest
+from tests.unit.fake_jobs import Step, call, delta, ended, finished, progress
 
 REQUEST = GenerateRequest(id="chatcmpl-1", model="m", reply_to="a", created_ms=1_700_000_000_000)
 QUICK = Beats(prefill_s=0.01, decode_s=0.01)
@@ -29,9 +30,13 @@ async def play(steps: list[Step]) -> AsyncGenerator[Event]:
             yield step
 
 
+def answer_of(include_usage: bool = False) -> ChatAnswer:
+    return ChatAnswer(Generation(REQUEST, True, include_usage))
+
+
 async def stream(steps: list[Step], beats: Beats = NEVER, include_usage: bool = False) -> list[bytes]:
     async with aclosing(EventReader(play(steps))) as reader:
-        answer = ChatAnswer(REQUEST, include_usage)
+        answer = answer_of(include_usage)
         return [data async for data in stream_answer(reader, answer, 5.0, REQUEST.id, beats)]
 
 
@@ -104,7 +109,7 @@ async def heartbeats(steps: list[Step], release: asyncio.Event, after: bytes) ->
     """Read until two heartbeats came after the frame with `after`, then release the gate and read on."""
     frames: list[bytes] = []
     async with aclosing(EventReader(play(steps))) as reader:
-        async for data in stream_answer(reader, ChatAnswer(REQUEST), 0.0, REQUEST.id, QUICK):
+        async for data in stream_answer(reader, answer_of(), 0.0, REQUEST.id, QUICK):
             frames.append(data)
             at = next((i for i, sent in enumerate(frames) if after in sent), None)
             if at is not None and len(frames) >= at + 3:
@@ -133,6 +138,33 @@ async def test_heartbeats_come_in_a_silence_between_tokens() -> None:
     got = [c["choices"][0]["delta"] for c in chunks(frames)]
     assert got[got.index({"content": "first"}) + 1] == {}
     assert got[-2:] == [{"content": "second"}, {}]
+
+
+async def test_heartbeats_between_two_choices_are_of_the_second() -> None:
+    """With the pace of a prompt that is read, whichever it is."""
+    release = asyncio.Event()
+    steps: list[Step] = [delta("one"), ended(0), progress(128, 512), release, delta("two", choice=1), finished()]
+    frames: list[bytes] = []
+    async with aclosing(EventReader(play(steps))) as reader:
+        async for data in stream_answer(reader, answer_of(), 0.0, REQUEST.id, Beats(prefill_s=0.01, decode_s=60)):
+            frames.append(data)
+            if sum(sent.startswith(b": prefill 128/512") for sent in frames) == 2:
+                release.set()
+    beats = chunks([sent for sent in frames if sent.startswith(b": prefill")])
+    assert [(beat["choices"][0]["index"], beat["choices"][0]["delta"]) for beat in beats[:2]] == [(1, {}), (1, {})]
+    roles = [choice["index"] for c in chunks(frames) for choice in c["choices"] if "role" in choice["delta"]]
+    assert roles == [0, 1]
+    assert frames[-1] == DONE
+
+
+async def test_calls_of_tools_are_streamed() -> None:
+    frames = await stream([call(0, "f"), call(0, "", '{"a":'), call(0, "", "1}"), finished(FinishReason.TOOL_CALLS)])
+    choices = [c["choices"][0] for c in chunks(frames)]
+    said = [item for choice in choices for item in choice["delta"].get("tool_calls", [])]
+    assert [item["index"] for item in said] == [0, 0, 0]
+    assert [item.get("id") for item in said] == ["call_00", None, None]
+    assert "".join(item["function"]["arguments"] for item in said) == '{"a":1}'
+    assert [choice["finish_reason"] for choice in choices] == [None, None, None, None, "tool_calls"]
 
 
 async def test_frequent_progress_does_not_make_frequent_heartbeats() -> None:

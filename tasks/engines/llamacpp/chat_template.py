@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError, TemplateSyntaxError
 
 from tasks.engines.base import InvalidRequest, ModelLoadError
-from tasks.engines.llamacpp.message_forms import Traits, candidates
+from tasks.engines.llamacpp.message_forms import Traits, candidates, in_parts
 from tasks.engines.llamacpp.template_env import (
     ChatEnvironment,
     TemplateRaised,
@@ -14,6 +14,7 @@ from tasks.engines.llamacpp.template_env import (
     allow_operations,
     chat_environment,
 )
+from tasks.tool_formats.base import Evidence
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,30 @@ MAX_SHOWN = 300  #: characters of the template's own message that a client sees
 
 Messages = list[dict[str, Any]]
 
+PROBE_CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"id": "probe0001", "type": "function", "function": {"name": "probe_f", "arguments": {"probe_k": "probe-v"}}}
+    ],
+}
+PROBE_RESULT = {"role": "tool", "content": "probe-r", "tool_call_id": "probe0001", "name": "probe_f"}
+PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "probe",
+        "parameters": {"type": "object", "properties": {"probe_k": {"type": "string", "description": "probe"}}},
+    },
+}
+
 
 class Rendering(NamedTuple):
     """What a template is given beside the messages."""
 
     tools: list[dict[str, Any]] | None = None
     template_kwargs: dict[str, Any] | None = None
+    calls_as_text: bool = False  #: earlier calls in the form that a model without tools is told to write
 
 
 class ChatTemplate:
@@ -49,6 +68,7 @@ class ChatTemplate:
             ) from exc
         self._token_texts = token_texts
         self.traits = self._find_traits()
+        self.evidence = self._find_evidence(source)
 
     def render(self, messages: Messages, rendering: Rendering = Rendering()) -> str:  # noqa: B008 - immutable
         """The prompt, ready for the assistant's turn.
@@ -60,7 +80,7 @@ class ChatTemplate:
         refusal: Exception | None = None
         incomplete: str | None = None
         said = [message["content"].strip() for message in messages if message["role"] in ASKING and message["content"]]
-        for form in candidates(messages, self.traits):
+        for form in candidates(messages, self.traits, rendering.calls_as_text):
             try:
                 prompt = self._render_once(form, rendering)
                 if all(text in prompt for text in said):
@@ -108,10 +128,7 @@ class ChatTemplate:
             return self._shows(texts, wrapped if with_parts else list(turns))
 
         user, greeting = _turn("user", "probe-u"), _turn("assistant", "probe-a")
-        function = {"name": "probe_f", "arguments": {"probe_k": "probe-v"}}
-        call = {"id": "probe0001", "type": "function", "function": function}
-        calling = _turn("assistant", "") | {"tool_calls": [call]}
-        result = _turn("tool", "probe-r") | {"tool_call_id": "probe0001", "name": "probe_f"}
+        calling, result = PROBE_CALL, PROBE_RESULT
         takes_any_role = shows(["probe-x"], _turn("probe-role", "probe-x"), user)
         return Traits(
             with_parts=with_parts,
@@ -121,6 +138,25 @@ class ChatTemplate:
             tool_calls=shows(["probe_f", "probe-v"], user, calling, result),
             tool_results=shows(["probe-r"], user, calling, result),
         )
+
+    def _find_evidence(self, source: str) -> Evidence:
+        """What it does with tools, and how it shows a call: that is how its model writes them."""
+        rendering = Rendering(tools=[PROBE_TOOL])
+        user = _turn("user", "probe-u")
+        asked = [[user], [_turn("system", "probe-s"), user]]
+        shows_tools = any("probe_tool" in self._try([*messages], rendering) for messages in asked)
+        _, _, call = self._try([user, PROBE_CALL, PROBE_RESULT], rendering).partition("probe-u")
+        return Evidence(source, shows_tools, call if "probe_f" in call else "")
+
+    def _try(self, messages: Messages, rendering: Rendering) -> str:
+        """The prompt; empty: the template refuses."""
+        if self.traits.with_parts:
+            messages = in_parts(messages)
+        try:
+            return self._render_once(messages, rendering)
+        except Exception as exc:
+            log.debug("the chat template refuses a probe", exc_info=exc)
+            return ""
 
     def _shows(self, texts: list[str], messages: Messages) -> bool:
         try:

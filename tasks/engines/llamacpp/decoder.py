@@ -14,10 +14,11 @@ from typing import TypeVar
 from tasks.contracts import FinishReason
 from tasks.engines.base import DecodeFailed, EngineError, FrameSink
 from tasks.engines.llamacpp.batch import ABORTED, Batch, Decode
-from tasks.engines.llamacpp.generation import Generation, Prompt
+from tasks.engines.llamacpp.generation import Generation
+from tasks.engines.llamacpp.logits import Logits
 from tasks.engines.llamacpp.model import ChatModel
-from tasks.engines.llamacpp.sampling import Sampler
-from tasks.engines.llamacpp.slots import Part, Slot, choose_slot, plan_step
+from tasks.engines.llamacpp.prompt import Prompt
+from tasks.engines.llamacpp.slots import Part, Slot, choose_slot, n_reusable, plan_step
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class Decoder:
             return
         self._slots = [Slot(index) for index in range(model.n_slots)]
         self._batch = Batch(model, self._decode) if self._decode else Batch(model)
+        self._logits = Logits(model.context, model.vocab.n_tokens)
         self.model = model
         loaded.set_result(model)
         try:
@@ -148,29 +150,34 @@ class Decoder:
     def _fill_slots(self) -> None:
         while self._submitted:
             generation = self._submitted[0]
-            tokens = generation.prompt.tokens
-            if not (choice := choose_slot(self._slots, tokens)):
+            if not (choice := choose_slot(self._slots, generation.next_tokens)):
                 return
             self._submitted.popleft()
             slot, n_kept = choice
-            if not self._batch.keep(slot, n_kept):
-                n_kept = 0
-            self._n_started += 1
-            slot.begin(tokens, n_kept, self._n_started)
-            sampler = Sampler(generation.prompt.sampling, self.model.vocab.n_tokens, self.model.n_ctx, tokens)
-            generation.start(slot, sampler)
             self._running[slot.index] = generation
+            self._begin_choice(generation, slot, n_kept)
+
+    def _begin_choice(self, generation: Generation, slot: Slot, n_kept: int) -> None:
+        """The slot, which holds the first `n_kept` tokens of the next choice's prompt, is the request's."""
+        if not self._batch.keep(slot, n_kept):
+            n_kept = 0
+        self._n_started += 1
+        slot.begin(generation.next_tokens, n_kept, self._n_started)
+        generation.begin_choice(slot, self.model, self._logits)
 
     def _step(self, parts: list[Part]) -> None:
         """One batch. When it fails, each slot's part goes alone: only those that fail by themselves end."""
         status, rows = self._batch.run(parts)
         if status == 0:
             for part in parts:
+                generation = self._running[part.slot.index]
                 try:
-                    self._advance(part, rows.get(part.slot.index))
+                    self._advance(generation, part, rows.get(part.slot.index))
+                except DecodeFailed as exc:
+                    self._fail(generation, exc.message)
                 except Exception:
-                    log.exception("a request failed", extra={"request_id": self._running[part.slot.index].prompt.id})
-                    self._fail_after_bug(self._running[part.slot.index])
+                    log.exception("a request failed", extra={"request_id": generation.prompt.id})
+                    self._fail_after_bug(generation)
             return
         kept = [part for part in parts if self._roll_back(part.slot)]
         if status == ABORTED:
@@ -193,10 +200,9 @@ class Decoder:
             self._fail(generation, "The model failed to decode, and its state is lost.")
         return False
 
-    def _advance(self, part: Part, row: int | None) -> None:
+    def _advance(self, generation: Generation, part: Part, row: int | None) -> None:
         """The part is in the cache: report it, sample when the slot has nothing left to decode."""
         slot = part.slot
-        generation = self._running[slot.index]
         slot.n_kept += part.n_tokens
         if slot.is_prefilling:
             generation.prefilled(slot.n_kept)
@@ -206,17 +212,23 @@ class Decoder:
         if not self._batch.has_numbers(row):
             self._fail(generation, "The model's output is not a number.")
             return
-        assert generation.sampler
-        token = generation.sampler.sample(self.model.context, row)
-        if not 0 <= token < self.model.vocab.n_tokens:
+        token = generation.sample(self.model.context, row)
+        if token is None:
+            self._finish(generation, FinishReason.STOP)
+        elif not 0 <= token < self.model.vocab.n_tokens:
             self._fail(generation, "The model gave no valid token.")
-            return
-        if reason := generation.add(token, self.model.vocab):
+        elif reason := generation.add(token):
             self._finish(generation, reason)
         else:
             slot.tokens.append(token)
 
     def _finish(self, generation: Generation, reason: FinishReason) -> None:
+        """The choice that runs is whole: the next one begins in the same slot, or the request ends."""
+        slot = generation.slot
+        if slot and generation.has_more:
+            generation.finish_choice(reason)
+            self._begin_choice(generation, slot, n_reusable(slot, generation.next_tokens))
+            return
         self._release(generation)
         generation.finish(reason)
 

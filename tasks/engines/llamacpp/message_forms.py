@@ -25,9 +25,11 @@ class Traits(NamedTuple):
     tool_results: bool = True  #: a tool's turn is shown
 
 
-def candidates(messages: list[Message], traits: Traits) -> Iterator[list[Message]]:
-    """The forms to try, in order."""
+def candidates(messages: list[Message], traits: Traits, calls_as_text: bool = False) -> Iterator[list[Message]]:
+    """The forms to try, in order. `calls_as_text`: calls are not given to the template in any."""
     plain = [_plain(message, traits) for message in messages]
+    if calls_as_text:
+        traits = traits._replace(tool_calls=False, tool_results=False)
     plain = _tools_as_text(plain, traits)
     if not traits.system:
         plain = fold_system(plain)
@@ -38,10 +40,12 @@ def candidates(messages: list[Message], traits: Traits) -> Iterator[list[Message
     folded = merge_turns(fold_system(plain))
     without_tools = _tools_as_text(plain, traits._replace(tool_calls=False, tool_results=False))
     texts_only = merge_turns(_user_first(fold_system(without_tools)))
-    for form in (plain, merged, _short_ids(merged), folded, _user_first(folded), texts_only):
+    apart = _one_call_each(merged)
+    forms = (plain, merged, _short_ids(merged), apart, _short_ids(apart), folded, _user_first(folded), texts_only)
+    for form in forms:
         if form not in seen:
             seen.append(form)
-            yield _in_parts(form) if traits.with_parts else form
+            yield in_parts(form) if traits.with_parts else form
 
 
 def merge_turns(messages: list[Message]) -> list[Message]:
@@ -101,27 +105,54 @@ def _with_mapping(call: dict[str, Any]) -> dict[str, Any]:
 
 def _tools_as_text(messages: list[Message], traits: Traits) -> list[Message]:
     """Calls and results as words of the assistant and the user, as far as the template would not show them."""
-    names = {call.get("id"): _function(call)[0] for message in messages for call in message.get("tool_calls", ())}
+    names = {call.get("id"): _name(call) for message in messages for call in message.get("tool_calls", ())}
     result = []
     for message in messages:
         if message["role"] == "tool" and not traits.tool_results:
             name = message.get("name") or names.get(message.get("tool_call_id")) or "a tool"
             result.append(_turn("user", f"Result of {name}:\n{message['content']}"))
         elif message.get("tool_calls") and not traits.tool_calls:
-            calls = [f"Call of {name}: {arguments}" for name, arguments in map(_function, message["tool_calls"])]
             without = {key: value for key, value in message.items() if key != "tool_calls"}
-            result.append(without | {"content": "\n".join(filter(None, [message["content"], *calls]))})
+            calls = _calls_text(message["tool_calls"])
+            result.append(without | {"content": "\n".join(filter(None, [message["content"], calls]))})
         else:
             result.append(message)
     return result
 
 
-def _function(call: dict[str, Any]) -> tuple[str, str]:
-    """Name and arguments (as JSON) of a call."""
-    function = call.get("function") or {}
-    arguments = function.get("arguments", "")
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return str(function.get("name", "a tool")), text
+def _calls_text(calls: list[dict[str, Any]]) -> str:
+    """As a model without tools is told to write them (tasks/tool_formats/generic.py)."""
+    listed = [{"name": _name(call), "arguments": (call.get("function") or {}).get("arguments", {})} for call in calls]
+    return json.dumps({"tool_calls": listed}, ensure_ascii=False)
+
+
+def _one_call_each(messages: list[Message]) -> list[Message]:
+    """Several calls of one turn as turns of their own, each with its result behind it."""
+    result: list[Message] = []
+    position = 0
+    while position < len(messages):
+        message = messages[position]
+        position += 1
+        calls = message.get("tool_calls") or []
+        if len(calls) < 2:
+            result.append(message)
+            continue
+        results: list[Message] = []
+        while position < len(messages) and messages[position]["role"] == "tool":
+            results.append(messages[position])
+            position += 1
+        for number, call in enumerate(calls):
+            result.append(message | {"content": message["content"] if number == 0 else "", "tool_calls": [call]})
+            own = next((turn for turn in results if turn.get("tool_call_id") == call.get("id")), None)
+            if own is not None:
+                results.remove(own)
+                result.append(own)
+        result += results
+    return result
+
+
+def _name(call: dict[str, Any]) -> str:
+    return str((call.get("function") or {}).get("name", "a tool"))
 
 
 def _user_first(messages: list[Message]) -> list[Message]:
@@ -148,7 +179,8 @@ def _short_ids(messages: list[Message]) -> list[Message]:
     return result
 
 
-def _in_parts(messages: list[Message]) -> list[Message]:
+def in_parts(messages: list[Message]) -> list[Message]:
+    """Each content as a list of one part."""
     return [message | {"content": [{"type": "text", "text": message["content"]}]} for message in messages]
 
 

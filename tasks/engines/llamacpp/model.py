@@ -10,6 +10,7 @@ import llama_cpp
 from tasks.engines.base import ModelLoadError
 from tasks.engines.llamacpp.backend import collected_errors, load_model
 from tasks.engines.llamacpp.gguf_check import check_gguf
+from tasks.engines.llamacpp.grammar_tokens import GrammarTokens
 from tasks.engines.llamacpp.vocab import Vocab
 from tasks.settings import Settings
 
@@ -35,6 +36,7 @@ class ChatModel:
         self._model = load_model(path, settings.n_gpu_layers)
         try:
             self.vocab = Vocab(self._model)
+            self.grammar_tokens = GrammarTokens(self.vocab)
             self.n_ctx = self._window(settings.n_ctx)
             self.n_slots = settings.parallel
             self.n_batch = max(settings.n_batch, settings.parallel)

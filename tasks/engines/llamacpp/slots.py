@@ -110,13 +110,22 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def choose_slot(slots: Sequence[Slot], prompt: Sequence[int]) -> tuple[Slot, int] | None:
     """The free slot whose cache begins most like `prompt`, and how many of its tokens can stay.
 
-    Never all of the prompt: its last token must be decoded, for logits to sample from, and the one before it, too, for
-    one alone would be rounded differently (`_without_lone_tokens`). Among equals the slot that was unused longest.
-    None: all are busy.
+    Among equals the slot that was unused longest. None: all are busy.
     """
     free = [slot for slot in slots if not slot.busy]
     if not free:
         return None
     shared = {slot.index: common_prefix(slot.tokens, prompt) for slot in free}
     best = min(free, key=lambda slot: (-shared[slot.index], slot.last_used, slot.index))
-    return best, min(shared[best.index], max(0, len(prompt) - 2))
+    return best, min(shared[best.index], _n_spared(prompt))
+
+
+def n_reusable(slot: Slot, prompt: Sequence[int]) -> int:
+    """How many tokens of the slot's cache can stay for `prompt`."""
+    return min(common_prefix(slot.tokens, prompt), _n_spared(prompt))
+
+
+def _n_spared(prompt: Sequence[int]) -> int:
+    """Never all of the prompt: its last token must be decoded, for logits to sample from, and the one before it, too,
+    for one alone would be rounded differently (`_without_lone_tokens`)."""
+    return max(0, len(prompt) - 2)

@@ -22,6 +22,10 @@ class StopFinder:
         self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
         self._held = ""
 
+    @property
+    def held(self) -> str:
+        return self._held
+
     def feed(self, text: str) -> TextStep:
         if not self._stops:
             return TextStep(text)
@@ -68,9 +72,16 @@ class AnswerText:
     def __init__(self, stops: Iterable[str] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopFinder(stops)
+        self.decoded = ""  #: what the last piece completed, whether it may leave or not
+
+    @property
+    def held(self) -> bytes:
+        """What did not leave yet."""
+        return self._stops.held.encode() + self._decoder.getstate()[0]
 
     def feed(self, piece: bytes) -> TextStep:
-        return self._stops.feed(self._decoder.decode(piece))
+        self.decoded = self._decoder.decode(piece)
+        return self._stops.feed(self.decoded)
 
     def finish(self) -> TextStep:
         return self._stops.finish()
