@@ -36,6 +36,10 @@ class AnswerParser(Protocol):
     def has_calls(self) -> bool:
         """At least one whole call was found: the finish reason is `tool_calls`."""
 
+    @property
+    def is_done(self) -> bool:
+        """Nothing that follows counts: the answer may end here."""
+
     def feed(self, text: str) -> list[AnswerPart]:
         """What can be told by now. Half a mark is held back."""
 

@@ -23,6 +23,7 @@ class PlainParser:
 
     in_reasoning = False
     has_calls = False
+    is_done = False
 
     def __init__(self, is_free: bool = True) -> None:
         self.is_free = is_free
@@ -71,6 +72,10 @@ class AutoParser:
             return not self._is_opened
         return self._restriction is Restriction.NOWHERE
 
+    @property
+    def is_done(self) -> bool:
+        return self.has_calls and not self._many
+
     def feed(self, text: str) -> list[AnswerPart]:
         self._text += text
         return [] if len(self._text) < self._next_look else self._read(is_whole=False)
@@ -85,7 +90,7 @@ class AutoParser:
 
     def _read(self, is_whole: bool) -> list[AnswerPart]:
         parts: list[AnswerPart] = []
-        while not self._ends_here():
+        while not self.is_done:
             start = self._position = self._format.start(self._text, self._position, self._floor)
             reading = Verdict.WAIT if start == len(self._text) else self._format.read(self._text, start, is_whole)
             if reading is Verdict.WAIT:
@@ -121,9 +126,6 @@ class AutoParser:
     def _follows_call(self) -> bool:
         return self.has_calls and self._sent == self._floor
 
-    def _ends_here(self) -> bool:
-        return self.has_calls and not self._many
-
     def _wait(self, start: int) -> None:
         """A call may begin here. The grammar holds from its mark on, unless more came in one piece with that."""
         length = len(self._text) - start
@@ -143,6 +145,7 @@ class ConstrainedParser:
 
     in_reasoning = False
     is_free = False
+    is_done = False  #: the grammar says where it ends
 
     def __init__(self, tool_format: ToolFormat) -> None:
         self.has_calls = False

@@ -71,6 +71,10 @@ class ReasoningParser:
         return self.in_reasoning or self._inner.is_free
 
     @property
+    def is_done(self) -> bool:
+        return self._inner.is_done
+
+    @property
     def has_calls(self) -> bool:
         return self._inner.has_calls
 

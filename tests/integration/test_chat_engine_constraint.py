@@ -49,7 +49,7 @@ class Rig:
 
 
 class PlainParser:
-    in_reasoning = is_free = has_calls = False
+    in_reasoning = is_free = has_calls = is_done = False
 
     def feed(self, text: str) -> list[AnswerPart]:
         return [TextPart(text)]
@@ -60,6 +60,8 @@ class PlainParser:
 
 class MarkParser:
     """`<think>` ... `</think>` is reasoning, what follows is answer; free text ends at `after`, which is no text."""
+
+    is_done = False
 
     def __init__(self, after: str = "</think>", is_free: bool = True, in_reasoning: bool = False) -> None:
         self.after, self.is_free, self.in_reasoning, self.has_calls = after, is_free, in_reasoning, False
@@ -259,6 +261,17 @@ def test_a_call_ends_with_the_reason_tool_calls(rig: Rig) -> None:
     assert json.loads("".join(call[4] for call in sink.calls))
     assert [call[3] for call in sink.calls if call[3]] == ["f"]
     assert not sink.deltas
+
+
+def test_an_answer_ends_when_its_parser_is_done(rig: Rig) -> None:
+    class DoneParser(PlainParser):
+        def feed(self, text: str) -> list[AnswerPart]:
+            self.is_done = self.has_calls = True
+            return [CallPart(0, "call_1", "f", "{}")]
+
+    sink = rig.run(chat_request("Hi", max_tokens=90), AnswerPlan(DoneParser))
+    assert sink.reason is FinishReason.TOOL_CALLS
+    assert sink.usage.completion_tokens < 90
 
 
 def test_text_that_the_grammar_cannot_take_is_passed_over(rig: Rig) -> None:

@@ -85,6 +85,8 @@ class Choice:
             return FinishReason.STOP
         if constraint and constraint.active and constraint.must_end:
             return FinishReason.STOP
+        if self._parser and self._parser.is_done:
+            return FinishReason.STOP
         return FinishReason.LENGTH if self.n_tokens >= self._max_tokens else None
 
     def finish(self, reason: FinishReason) -> FinishReason:

@@ -77,7 +77,10 @@ def test_nothing_counts_behind_the_first_call_where_one_is_allowed(tool_format: 
         "generic": '{"tool_calls": [{"name": "now", "arguments": {}}, {"name": "now", "arguments": {}}]}',
     }
     text = f"Sure.\n{calls[tool_format.name]} And more."
-    found = feed_all(AutoParser(tool_format, TOOLS, many=False), text)
+    parser = AutoParser(tool_format, TOOLS, many=False)
+    assert not parser.is_done
+    found = feed_all(parser, text)
+    assert parser.is_done
     assert (found.content, found.calls) == ("Sure.", [("now", "{}")])
     assert len(feed_all(AutoParser(tool_format, TOOLS), text).calls) == 2
 
