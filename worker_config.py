@@ -8,7 +8,7 @@ import sys
 from kombu.entity import Queue
 
 from tasks.celery import celery_broker_url, redis_url
-from tasks.contracts import queue_names
+from tasks.contracts import EMBED_TASK, program_queue, queue_names
 from tasks.settings import SettingsInvalid, load_settings
 from tasks.worker_name import served_models_key, worker_name
 
@@ -22,7 +22,7 @@ imports = ("tasks.chat", "tasks.embed", "tasks.worker")
 
 # Threads answer control commands and Flower's pings in 1-2 ms while a task runs; solo answers when the task ends,
 # and prefork kills a child that takes long to load and cannot be stopped as fast (1.7 s against 0.16 s).
-worker_pool = "threads"
+worker_pool = "tasks.pool:SlotPool"
 worker_concurrency = settings.parallel
 worker_consumer = "tasks.consumer:Consumer"
 
@@ -34,6 +34,9 @@ task_reject_on_worker_lost = False  # a requeue has no limit; the API retries on
 worker_cancel_long_running_tasks_on_connection_loss = False  # a broker blip must not end a generation
 
 _names = queue_names(served_models_key(settings))
+if settings.embedding_enabled:
+    _names.append(program_queue(settings.embedding_model_alias))
+task_routes = {EMBED_TASK: {"queue": _names[-1]}}  # for programs that import `tasks.celery.app`
 task_queues = [Queue(name, routing_key=name) for name in _names]
 task_default_queue = _names[0]
 
@@ -55,8 +58,9 @@ broker_connection_retry_on_startup = True
 
 task_serializer = "json"
 accept_content = ["json"]
-task_ignore_result = True
-result_backend = None
+task_ignore_result = True  # but for a program's job (tasks/embed.py)
+result_backend = celery_broker_url(settings.result_backend.get_secret_value() or redis_url(settings))
+result_expires = 86_400
 worker_send_task_events = False  # +0.9 ms per dispatch; Flower switches them on itself
 task_send_sent_event = False
 event_queue_expires = 60  # a monitor that was killed leaves nothing behind

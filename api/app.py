@@ -6,7 +6,7 @@ from collections.abc import Callable
 from quart import Blueprint, Quart, Response, request
 
 from api import auth
-from api.body import BoundedRequest
+from api.batches.service import Batches
 from api.cors import add_cors, preflight
 from api.edge import Edge
 from api.errors import describe, is_unexpected
@@ -14,7 +14,9 @@ from api.idempotency import KEY_HEADER, Idempotency
 from api.job_types import Jobs
 from api.keys import load_keys
 from api.responses import json_response, request_id
-from api.routes import chat, completions, embeddings, health, models, openapi, queue, responses, tokens
+from api.routes import batches as batch_routes
+from api.routes import chat, completions, embeddings, files, health, models, openapi, queue, responses, tokens
+from api.upload_body import ApiRequest
 from tasks.settings import Settings, load_settings
 
 log = logging.getLogger(__name__)
@@ -31,27 +33,34 @@ ROUTES: tuple[Callable[[Settings, Jobs], Blueprint], ...] = (
     queue.routes,
     openapi.routes,
 )
+#: those of what is kept
+STORED_ROUTES: tuple[Callable[[Batches], Blueprint], ...] = (files.routes, batch_routes.routes)
 PREFIXES = ("/v1", "")
 
 BODY_TIMEOUT_S = 60
 SEND_TIMEOUT_S = 60  #: for answers that do not stream, from their head on: waiting and generating do not count
 
 
-def create_app(settings: Settings | None = None, jobs: Jobs | None = None) -> Quart:
+def create_app(settings: Settings | None = None, jobs: Jobs | None = None, batches: Batches | None = None) -> Quart:
     """The ASGI app. Without `settings` it reads them from the environment.
 
-    Without `jobs` it makes its own JobClient, and starts and stops it with the server. Raises SettingsInvalid.
+    Without `jobs` it makes its own JobClient and Batches, and starts and stops them with the server. With `jobs` alone
+    batches are kept, and nobody works on them. Raises SettingsInvalid.
     """
     settings = settings or load_settings()
     app = Quart("api", static_folder=None)
-    app.request_class = BoundedRequest
+    app.request_class = ApiRequest
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.config["BODY_TIMEOUT"] = BODY_TIMEOUT_S
     app.config["RESPONSE_TIMEOUT"] = SEND_TIMEOUT_S
     client = _own_client(app, settings) if jobs is None else jobs
-    for make in ROUTES:
-        for prefix in PREFIXES:
-            blueprint = make(settings, client)
+    stored = batches or Batches(settings, client)
+    if jobs is None:
+        app.before_serving(stored.start)
+        app.after_serving(stored.stop)
+    for prefix in PREFIXES:
+        blueprints = [make(settings, client) for make in ROUTES] + [make(stored) for make in STORED_ROUTES]
+        for blueprint in blueprints:
             name = blueprint.name + prefix.replace("/", "_")  # a blueprint registered twice needs two names
             app.register_blueprint(blueprint, url_prefix=prefix or None, name=name)
     _add_hooks(app, settings, _idempotency(app, settings))

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 READ_PAUSE_S = 0.03  #: between two readings, and so many times as long as the last one took: with a thousand requests
 READ_PAUSES = 10  #: that wait it is some 5 ms of this process's time
+MAX_READ_PAUSE_S = 0.3  #: a reading that was slow because the machine is busy does not put off the next one for long
 READ_TIMEOUT_S = 1.5
 QUICK_S = 0.3  #: how long a refusal waits for its estimate
 
@@ -98,7 +99,8 @@ class Backlog:
                 await asyncio.sleep(max(0.0, last.asked_at + self._pause_s - time.monotonic()))
             began = time.monotonic()
             self._groups[models] = await self._group_now(models)
-            self._pause_s = max(READ_PAUSE_S, READ_PAUSES * (time.monotonic() - began))
+            took_s = time.monotonic() - began
+            self._pause_s = min(max(READ_PAUSE_S, READ_PAUSES * took_s), MAX_READ_PAUSE_S)
         finally:
             del self._reading[models]
 

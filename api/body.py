@@ -20,6 +20,7 @@ BOM = b"\xef\xbb\xbf"
 #: zlib's window bits: 16 + 15 reads a gzip header; deflate is a zlib stream by RFC 9110 and a raw one from some clients
 GZIP_BITS = 31
 DEFLATE_BITS = (15, -15)
+PIECE_BYTES = 64 * 1024  #: packed or unpacked, at a time
 
 Parsed = TypeVar("Parsed")
 
@@ -85,16 +86,35 @@ def inflate(data: bytes, encoding: str | None, limit_bytes: int) -> bytes:
     if encoding is None:
         return data
     for bits in (GZIP_BITS,) if encoding == "gzip" else DEFLATE_BITS:
-        unpacker = zlib.decompressobj(bits)
-        try:
-            unpacked = unpacker.decompress(data, limit_bytes + 1)
-        except zlib.error:
-            continue
-        if len(unpacked) > limit_bytes:
-            raise BodyTooLarge(limit_bytes, unpacked=True)
-        if unpacker.eof and not unpacker.unused_data:
-            return unpacked
+        size = unpacked_bytes(data, bits, limit_bytes)
+        if size is not None:
+            return zlib.decompress(data, bits, max(size, 1))
     raise InvalidRequest(f"The request body is not whole, valid {encoding} data.")
+
+
+def unpacked_bytes(data: bytes, bits: int, limit_bytes: int) -> int | None:
+    """Counted piece by piece, so that what is too large takes time only. None: not whole, valid data.
+
+    Raises BodyTooLarge.
+    """
+    unpacker = zlib.decompressobj(bits)
+    size = 0
+    try:
+        for start in range(0, len(data), PIECE_BYTES):
+            packed = data[start : start + PIECE_BYTES]
+            while packed and not unpacker.eof:
+                size += len(unpacker.decompress(packed, PIECE_BYTES))
+                packed = unpacker.unconsumed_tail
+                if size > limit_bytes:
+                    raise BodyTooLarge(limit_bytes, unpacked=True)
+            if unpacker.eof and (unpacker.unused_data or start + PIECE_BYTES < len(data)):
+                return None
+        size += len(unpacker.flush())
+    except zlib.error:
+        return None
+    if size > limit_bytes:
+        raise BodyTooLarge(limit_bytes, unpacked=True)
+    return size if unpacker.eof else None
 
 
 def decode_object(data: bytes) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import redis
 from kombu.exceptions import KombuError, OperationalError
 
-from api.backlog import QUICK_S, Backlog
+from api.backlog import Backlog
 from api.job import JobState
 from api.job_types import QueueUnavailable, ServerBusy
 from api.workers_view import WorkersView
@@ -39,11 +40,14 @@ UNAVAILABLE = "The queue (Redis) does not answer. Try again soon."
 RETRY_WHEN_UNAVAILABLE_S = 2.0
 BROKER_ERRORS = (redis.RedisError, OSError, OperationalError, KombuError)
 TOO_LATE = "The server is busy: the client waits for too short a time."
-HOPELESS = 1.5  #: a request whose wait is estimated at more than so many times what it may be is refused at once
 PUBLISH_TIMEOUT_S = 1.2  #: its sockets give up after 1 s each, and kombu may use two
 PUBLISHERS = 4  #: threads and connections that publish; more are not faster
 CANCEL_PAUSE_S = 0.3
 CANCEL_GIVE_UP_S = 60.0
+
+
+class _Refused(Exception):
+    """The lane is full, or the request came too late. `str()` says which."""
 
 
 class Dispatcher:
@@ -76,9 +80,12 @@ class Dispatcher:
         """
         await self._turn(state)
         try:
-            await self._send(state, max_queue)
-        finally:
-            self._publishers.release()
+            try:
+                await self._send(state, max_queue)
+            finally:
+                self._publishers.release()
+        except _Refused as exc:  # its estimate takes a moment, in which others can be sent
+            raise await self.busy(state.queue, str(exc)) from None
 
     async def send_ahead(self, state: JobState) -> None:
         """Put the message of a waiting batch request into the interactive lane as well, where it has the same claim.
@@ -111,22 +118,20 @@ class Dispatcher:
     async def _send(self, state: JobState, max_queue: int) -> None:
         lease_ms = min(FIRST_LEASE_MS, _left_ms(state))
         if lease_ms <= 0:
-            raise await self.busy(state.queue, TOO_LATE)
+            raise _Refused(TOO_LATE)
         try:
             work = work_of(state.request)
             submitted = await self._claims.submit(state.claim, state.queue, lease_ms, max_queue, work)
         except BROKER_ERRORS as exc:  # should it yet arrive, it opens a claim that has no message
             raise self._not_queued(state, exc) from None
         if not submitted.accepted:
-            message = f"The server is busy: {submitted.waiting} requests wait already, the most it lets wait."
-            raise await self.busy(state.queue, message)
+            raise _Refused(f"The server is busy: {submitted.waiting} requests wait already, the most it lets wait.")
         # Redis may have been slow to take it: what is left now, counted from the time when it did, ends no later than
         # the deadline does
         ends_ms = submitted.now_ms + _left_ms(state)
         lease_ends = time.monotonic() + lease_ms / 1000
         state.waiting_before = submitted.waiting
         try:
-            await self._refuse_hopeless(state)
             if ends_ms < submitted.now_ms + lease_ms:
                 await self._claims.extend(state.claim, state.queue, ends_ms)
             await asyncio.wait_for(asyncio.to_thread(self._publish, state, state.queue), PUBLISH_TIMEOUT_S)
@@ -135,30 +140,12 @@ class Dispatcher:
             if not await self._was_taken(state, lease_ends):
                 raise self._not_queued(state, exc) from None
         else:
-            if not is_open and time.monotonic() >= state.deadline:
-                raise await self.busy(state.queue, TOO_LATE)
+            if not is_open and ends_ms <= submitted.now_ms + lease_ms:  # it has lapsed with the client's patience
+                raise _Refused(TOO_LATE)
             if not is_open:
                 message = "The queue (Redis) is too slow to take the request. Try again soon."
                 raise QueueUnavailable(message, RETRY_WHEN_UNAVAILABLE_S)
             state.is_queued = True
-
-    async def _refuse_hopeless(self, state: JobState) -> None:
-        """With LIS_ADMISSION=estimate: raises ServerBusy when it would wait far beyond its deadline, as measured; never
-        on a guess. Nobody can have taken it: its message is not sent yet. Raises RedisError, OSError."""
-        if self._settings.admission != "estimate" or state.attempt > 1:
-            return
-        try:
-            async with asyncio.timeout(QUICK_S):
-                estimate = await self.backlog.estimate(state.queue, state.claim)
-        except BROKER_ERRORS:
-            return
-        left_s = _left_ms(state) / 1000
-        if estimate is None or not estimate.is_measured or estimate.wait_s <= HOPELESS * left_s:
-            return
-        await self.withdraw(state)
-        wait = f"about {estimate.wait_s:.0f} s, and it may wait {left_s:.1f} s"
-        message = f"The server is busy: this request would wait {wait}."
-        raise ServerBusy(message, estimate.wait_s)
 
     async def busy(self, queue: str, why: str) -> ServerBusy:
         """With how long a request that came now would wait; before that can be known the busy timeout stands for it."""
@@ -186,8 +173,12 @@ class Dispatcher:
 
     async def holder(self, state: JobState) -> Owner | None:
         """Who took it; None while it waits or when it is unknown. Raises RedisError, OSError."""
-        value = await self._redis.get(claim_key(state.claim))
-        return None if value is None or value == b"waiting" else owner_of(value.decode())
+        return (await self.holders([state]))[0]
+
+    async def holders(self, states: Sequence[JobState]) -> list[Owner | None]:
+        """Of each one. Raises RedisError, OSError."""
+        values = await self._redis.mget([claim_key(state.claim) for state in states])
+        return [None if value in (None, b"waiting") else owner_of(value.decode()) for value in values]
 
     async def cancel(self, state: JobState) -> None:
         """Whatever phase it is in: a waiting request never runs, a running one frees its slot."""
@@ -245,9 +236,10 @@ class Dispatcher:
         """In a thread: Celery's publish blocks for 1-2 ms."""
         task = CHAT_TASK if isinstance(state.request, GenerateRequest) else EMBED_TASK
         message = msgspec.to_builtins(msgspec.structs.replace(state.request, attempt=state.attempt))
-        # `argsrepr` is what Flower and logs show: no prompt in it
-        shown = f"('{state.request.model}',)"
-        self._celery.send_task(task, [message], task_id=state.id, queue=queue, argsrepr=shown, retry=False)
+        options = {"task_id": state.id, "queue": queue, "retry": False, "ignore_result": True}
+        if not self._settings.log_prompts:
+            options["argsrepr"] = f"('{state.request.model}',)"  # what monitors show: no prompt in it
+        self._celery.send_task(task, [message], **options)
 
     async def _control(self, worker: str, control: Control) -> None:
         await self._redis.publish(control_channel(worker), msgspec.msgpack.encode(control))

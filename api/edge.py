@@ -11,6 +11,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCall
 
 from api.auth import CALLER
 from api.keys import NOBODY, Caller
+from api.upload_body import BODY, UploadBody
 
 log = logging.getLogger("api.access")
 
@@ -44,8 +45,8 @@ class Edge:
 
     async def _http(self, scope: dict[str, Any], receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         started_s = time.monotonic()
-        exchange = Exchange(receive, send)
         inner = {**scope, "path": plain_path(scope["path"])}
+        exchange = Exchange(receive, send, inner)
         try:
             async with AsyncExitStack() as cleanup:
                 inner[CLEANUP] = cleanup
@@ -79,9 +80,10 @@ def plain_path(path: str) -> str:
 class Exchange:
     """One request's messages. Once the answer is out, what still comes of the body is read and thrown away."""
 
-    def __init__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    def __init__(self, receive: ASGIReceiveCallable, send: ASGISendCallable, scope: dict[str, Any]) -> None:
         self._receive = receive
         self._send = send
+        self._scope = scope
         self._body_ended = asyncio.Event()
         self._received = 0
         self._is_discarding = False
@@ -90,6 +92,8 @@ class Exchange:
         self.is_whole = False
 
     async def receive(self) -> ASGIReceiveEvent:
+        if (upload := self._upload()) is not None:
+            await upload.wait_for_room()
         message = await self._receive()
         if message["type"] == "http.request":
             self._received += 1
@@ -109,9 +113,16 @@ class Exchange:
             self.is_whole = True
         await self._send(message)
 
+    def _upload(self) -> UploadBody | None:
+        """Its body, where it is large."""
+        upload: UploadBody | None = self._scope.get(BODY)
+        return upload
+
     async def _drain(self) -> None:
         """Wait until the body has ended, nothing came for a while, or it takes too long."""
         self._is_discarding = True
+        if (upload := self._upload()) is not None:
+            upload.let_go()
         deadline_s = time.monotonic() + DRAIN_MAX_S
         while not self._body_ended.is_set() and time.monotonic() < deadline_s:
             before = self._received

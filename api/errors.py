@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from api.batches.errors import BatchMissing, FileInUse, FileMissing, FileTooLarge, NotCancellable, StorageFull
 from api.job_types import (
     JobRefused,
     ModelLoading,
@@ -85,6 +86,18 @@ REFUSALS: dict[type[JobRefused], str] = {
     QueueUnavailable: "queue_unavailable",
 }
 
+#: of files and batches -> status, code and param
+STORED: dict[type[Exception], tuple[int, str, str | None]] = {
+    FileMissing: (404, "file_not_found", "file_id"),
+    BatchMissing: (404, "batch_not_found", "batch_id"),
+    FileTooLarge: (413, "request_too_large", "file"),
+    FileInUse: (409, "file_in_use", "file_id"),
+    NotCancellable: (409, "batch_not_cancellable", "batch_id"),
+    StorageFull: (507, "insufficient_storage", None),
+}
+# SDKs retry these by themselves, and a moment later nothing will be different
+NO_RETRY = (("x-should-retry", "false"),)
+
 #: what the framework itself raises -> code and message
 HTTP_ERRORS: dict[int, tuple[str, str]] = {
     400: ("bad_request", "The request is malformed."),
@@ -115,8 +128,8 @@ def describe(exc: BaseException) -> ErrorAnswer:
             return ErrorAnswer(413, str(exc), INVALID_REQUEST, "request_too_large")
         case KeyConflict():
             # SDKs retry a 409 by themselves
-            told = (("Retry-After", str(RESTART_RETRY_S)),) if exc.may_retry else (("x-should-retry", "false"),)
-            return ErrorAnswer(409, str(exc), INVALID_REQUEST, exc.code, None, told)
+            again = ("Retry-After", str(RESTART_RETRY_S)) if exc.may_retry else ("x-should-retry", "false")
+            return ErrorAnswer(409, str(exc), INVALID_REQUEST, exc.code, None, (again,))
         case UnsupportedMediaType():
             headers = (("Accept-Encoding", "gzip, deflate"),)  # RFC 9110, 15.5.16
             return ErrorAnswer(415, str(exc), INVALID_REQUEST, "unsupported_media_type", None, headers)
@@ -128,6 +141,8 @@ def describe(exc: BaseException) -> ErrorAnswer:
             return ErrorAnswer(503, exc.message, SERVER_ERROR, code, None, told)
         case HTTPException():
             return _http_error(exc)
+        case _ if type(exc) in STORED:
+            return _stored(exc)
     return ErrorAnswer(500, "The server failed on this request. Its log says why.", SERVER_ERROR, "internal_error")
 
 
@@ -153,6 +168,12 @@ def _failure(exc: RequestFailed) -> ErrorAnswer:
     status, code = FAILURES.get(exc.code, (500, "internal_error"))
     headers = (retry_headers(RESTART_RETRY_S) if status == 503 else ()) + wait_headers(exc.queue_ms)
     return ErrorAnswer(status, exc.message, INVALID_REQUEST if status < 500 else SERVER_ERROR, code, exc.param, headers)
+
+
+def _stored(exc: BaseException) -> ErrorAnswer:
+    status, code, param = next(answer for kind, answer in STORED.items() if isinstance(exc, kind))
+    headers = NO_RETRY if status in (409, 507) else ()
+    return ErrorAnswer(status, str(exc), INVALID_REQUEST if status < 500 else SERVER_ERROR, code, param, headers)
 
 
 def http_error(status: int) -> ErrorAnswer:

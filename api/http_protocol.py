@@ -1,7 +1,8 @@
-"""Hypercorn's HTTP/1.1 and HTTP/2, with our answers to what never becomes a request of the app.
+"""Hypercorn's connections, HTTP/1.1 and HTTP/2, with our answers to what never becomes a request of the app.
 
-Hypercorn 0.18 answers a malformed request without a body, and some HTTP/2 frames of a client end the whole connection
-with an exception. It has no setting for its protocol classes, so `install` puts ours in their places.
+Hypercorn 0.18 answers a malformed request without a body, keeps a connection that its client has closed until the
+keep-alive time is over, and ends a whole connection with an exception on some HTTP/2 frames. It has no setting for
+these classes, so `install` puts ours in their places.
 """
 
 import contextlib
@@ -12,8 +13,10 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h11
+import hypercorn.asyncio.run
 import hypercorn.protocol
 import msgspec
+from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import H11Protocol
 
@@ -27,8 +30,17 @@ log = logging.getLogger(__name__)
 
 def install() -> None:
     """Before the first connection."""
+    hypercorn.asyncio.run.TCPServer = Connection  # type: ignore[attr-defined]
     hypercorn.protocol.H11Protocol = Http1  # type: ignore[attr-defined]
     hypercorn.protocol.H2Protocol = Http2  # type: ignore[attr-defined]
+
+
+class Connection(TCPServer):
+    async def _read_data(self) -> None:
+        """Until the client has closed. The timer of idle connections is waited for after that, so it must not run on:
+        each would hold its socket and some 15 KiB for the rest of the keep-alive time."""
+        await super()._read_data()
+        await self.idle_task.stop()
 
 
 class Http1(H11Protocol):
@@ -63,6 +75,8 @@ class Http1(H11Protocol):
 
 
 def _without_upgrade(request: h11.Request) -> h11.Request:
+    if not any(name == b"upgrade" for name, _ in request.headers):
+        return request
     kept = [(name, value) for name, value in request.headers if name != b"upgrade"]
     return h11.Request(method=request.method, target=request.target, headers=kept, http_version=request.http_version)
 

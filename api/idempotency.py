@@ -16,7 +16,7 @@ from api.auth import caller_of
 from api.body import read_bytes
 from api.edge import CLEANUP
 from api.errors import KeyConflict
-from api.idempotency_store import IdempotencyStore, Keyed, keyed_of
+from api.idempotency_store import Holder, IdempotencyStore, Keyed, keyed_of
 from api.idempotent_readers import LocalReader, Reader, RemoteReader, RunGone, respond
 from api.idempotent_run import REDIS_ERRORS, Run, new_run_id
 from api.job_types import QueueUnavailable
@@ -50,11 +50,13 @@ class Idempotency:
         self._settings = settings
         self._client: Any = None
         self._store: IdempotencyStore | None = None
+        self._is_closing = False
         self._runs: dict[str, Run] = {}  #: by the key's digest
         self._background: set[asyncio.Task[Any]] = set()
 
     async def stop(self) -> None:
-        """Runs that have not ended are cancelled."""
+        """Runs that have not ended are cancelled; readers in other processes may run their requests."""
+        self._is_closing = True
         await asyncio.gather(*(run.stop() for run in list(self._runs.values())))
         if self._background:
             await asyncio.wait(self._background, timeout=2.0)
@@ -89,11 +91,14 @@ class Idempotency:
         """Of the run that has the key, which is begun when there is none; and whether there was one."""
         if (reader := self._local(keyed)) is not None:
             return reader, True
+        if self._is_closing:
+            raise QueueUnavailable("The server is shutting down.", RETRY_S)
         store, run_id = self._open_store(), new_run_id()
+        begun = asyncio.ensure_future(store.begin(keyed, run_id))
         try:
-            held = await store.begin(keyed, run_id)
+            held = await asyncio.shield(begun)  # for why see RemoteReader
         except BaseException as exc:
-            self._spawn(_free(store, keyed, run_id))  # it may have arrived all the same
+            self._spawn(_free(store, keyed, run_id, begun))  # it may have arrived all the same
             if isinstance(exc, REDIS_ERRORS):
                 raise QueueUnavailable(UNAVAILABLE, RETRY_S) from None
             raise
@@ -161,7 +166,8 @@ def _check_body(keyed: Keyed, body: str) -> None:
         raise KeyConflict(message, "idempotency_key_reused", may_retry=False)
 
 
-async def _free(store: IdempotencyStore, keyed: Keyed, run_id: str) -> None:
+async def _free(store: IdempotencyStore, keyed: Keyed, run_id: str, begun: "asyncio.Future[Holder]") -> None:
+    await asyncio.wait({begun})
     try:
         await store.cancel(keyed, run_id, if_alone=False)
     except REDIS_ERRORS as exc:

@@ -153,11 +153,10 @@ class Holder(NamedTuple):
 class IdempotencyStore:
     """Every method is one round trip of about 1 s at most, and raises RedisError or OSError."""
 
-    def __init__(self, client: Any, ttl_s: float, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
+    def __init__(self, client: Any, ttl_s: float) -> None:
         """`ttl_s`: how long a finished answer is kept."""
         self._redis = client
         self._ttl_ms = max(1, round(ttl_s * 1000))
-        self._max_kept_bytes = max_kept_bytes
         self._begin, self._write, self._cancel, self._join, self._keep = (
             client.register_script(script) for script in (BEGIN, WRITE, CANCEL, JOIN, KEEP)
         )
@@ -185,7 +184,7 @@ class IdempotencyStore:
     async def keep(self, keyed: Keyed, run: str, size: int) -> None:
         """Count a finished answer; the oldest make room for it."""
         member = f"{keyed.digest} {run} {size}"
-        await self._keep(keys=[KEPT, KEPT_BYTES], args=[member, self._ttl_ms, self._max_kept_bytes])
+        await self._keep(keys=[KEPT, KEPT_BYTES], args=[member, self._ttl_ms, MAX_KEPT_BYTES])
 
     async def cancel(self, keyed: Keyed, run: str, *, if_alone: bool = True) -> bool:
         """Free the key and say so to readers. `if_alone`: only where no other process reads; False when one does."""

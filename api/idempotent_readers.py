@@ -7,9 +7,9 @@ connection for each reader and would not tell that the run's process is gone; it
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from quart import Response
 
@@ -25,6 +25,8 @@ JOIN_S = 2.0  #: how often a reader says that it is there; less than half of its
 SILENCE_S = 5.0  #: a Redis that does not answer for so long has lost the run's keys
 LOST = "The server process that ran this request was lost."
 REPLAYED_HEADER = "idempotent-replayed"
+
+Asked = TypeVar("Asked")
 
 
 class RunGone(Exception):
@@ -83,6 +85,7 @@ class RemoteReader:
         self._record: Record | None = None
         self._data = b""
         self._join_at = 0.0
+        self._asking: asyncio.Future[Any] | None = None
 
     async def head(self) -> Head:
         while True:
@@ -110,6 +113,8 @@ class RemoteReader:
         return data
 
     async def leave(self) -> None:
+        if self._asking is not None:
+            await asyncio.wait({self._asking})
         if self._join_at:
             with suppress(*REDIS_ERRORS):  # else it lapses
                 await self._store.leave(self._run, self._id)
@@ -121,7 +126,7 @@ class RemoteReader:
             try:
                 if self._record is not None and self._record.phase is Phase.RUNNING:
                     await self._join()
-                record, data = await self._store.poll(self._run, self._position)
+                record, data = await self._ask(self._store.poll(self._run, self._position))
                 break
             except REDIS_ERRORS:
                 if time.monotonic() > silent_at:
@@ -137,8 +142,14 @@ class RemoteReader:
 
     async def _join(self) -> None:
         if time.monotonic() >= self._join_at:
-            await self._store.join(self._run, self._id)
             self._join_at = time.monotonic() + JOIN_S
+            await self._ask(self._store.join(self._run, self._id))
+
+    async def _ask(self, work: Coroutine[Any, Any, Asked]) -> Asked:
+        """In a task of its own: redis-py waits with `asyncio.wait_for`, which before Python 3.12 may swallow that this
+        reader is cancelled, and it would read on for nobody."""
+        self._asking = asyncio.ensure_future(work)
+        return await asyncio.shield(self._asking)
 
 
 async def respond(reader: Reader, path: str, is_replay: bool) -> Response:

@@ -23,6 +23,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024  #: a larger answer is not kept
 PACE_S = 0.05  #: between two writes: a few tokens each
 RENEW_S = 1.5  #: well below the lease
 GIVE_UP_S = 60.0  #: how long a finished answer is held for a Redis that does not answer
+SECOND_CANCEL_S = 1.0  #: `asyncio.wait_for` before Python 3.12 may swallow the first one
 REDIS_ERRORS = (redis.RedisError, OSError)
 
 #: what each reader's own answer gets anew
@@ -32,7 +33,7 @@ OWN_HEADERS = frozenset({"x-request-id", "vary", "date", "content-length", "conn
 class Run:
     """Started on construction. Used on the event loop only."""
 
-    def __init__(self, keyed: Keyed, run: str, store: IdempotencyStore, max_bytes: int = MAX_ANSWER_BYTES) -> None:
+    def __init__(self, keyed: Keyed, run: str, store: IdempotencyStore) -> None:
         self.keyed = keyed
         self.id = run
         self.readers = 0  #: of this process
@@ -42,7 +43,6 @@ class Run:
         self.is_over = False  #: all is shown
         self.phase = Phase.RUNNING
         self._store = store
-        self._max_bytes = max_bytes
         self._head: Head | None = None
         self._scope: dict[str, Any] = {}
         self._written = 0
@@ -119,7 +119,7 @@ class Run:
             return  # shown when it is whole, and the key free
         if self.phase is Phase.RUNNING and (self._head.status != 200 or self._has_failed()):
             await self._fail()
-        if self.phase is Phase.RUNNING and len(self.body) > self._max_bytes:
+        if self.phase is Phase.RUNNING and len(self.body) > MAX_ANSWER_BYTES:
             self.phase = Phase.TOO_LARGE
             log.warning("answer too large to be kept", extra={"request_id": self._head.request_id})
         if self.phase is Phase.RUNNING and is_last:
@@ -157,6 +157,13 @@ class Run:
 
     async def _keep(self) -> None:
         """Write what is new, hold the key, and cancel when nobody reads, until the run has ended and is recorded."""
+        await self._keep_until_settled()
+        if self.phase is Phase.CANCELLED:
+            serving = self._tasks[0]
+            await asyncio.wait({serving}, timeout=SECOND_CANCEL_S)
+            serving.cancel()
+
+    async def _keep_until_settled(self) -> None:
         give_up_at = 0.0
         while not self._is_settled:
             await self._wait_dirty(PACE_S if self.readers == 0 else RENEW_S)

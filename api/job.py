@@ -53,6 +53,7 @@ class JobState:
         self.has_output = False  #: something of the answer has arrived, so it cannot be started again unnoticed
         self.ended = False
         self.refused = False  #: this API process shuts down: the wait ends now
+        self.hopeless_s: float | None = None  #: the wait that was expected, so long that it ends now
         self.next_seq = 0
         self.gap = False  #: a frame is missing: the ones behind it wait for a resend
         self.heard_at = self.created  #: when a frame came, or was asked for
@@ -117,6 +118,16 @@ class JobState:
         """It is in the queue, and no worker is known to have it."""
         return self.is_queued and self.worker is None and not self.ended and not self.refused
 
+    def give_up_hope(self, wait_s: float) -> None:
+        """It would wait for so long that the client is better told now."""
+        self.hopeless_s = wait_s
+        self.deadline = 0.0
+        self._changed.set()
+
+    def is_given_up(self) -> bool:
+        """Its wait ends now, unless a worker was faster."""
+        return self.refused or self.hopeless_s is not None
+
     def can_restart(self) -> bool:
         return not self.has_output and not self.ended and self.attempt < MAX_ATTEMPTS
 
@@ -154,7 +165,7 @@ class JobState:
         """True when it runs (or has ended well); False at the deadline. Raises RequestFailed."""
         try:
             async with asyncio.timeout(max(0.0, self.deadline - time.monotonic())):
-                while self.started_at is None and not self._events and not self.refused:
+                while self.started_at is None and not self._events and not self.is_given_up():
                     if self._failure is not None:
                         raise self._failure
                     await self._wait()

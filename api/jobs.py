@@ -67,7 +67,7 @@ class JobClient:
         self._dispatcher = Dispatcher(settings, self._redis, self._view)
         self._recovery = Recovery(self._dispatcher, self._view, settings.busy_timeout_s, self._spawn)
         self._batch_turns = BatchTurns(self._dispatcher, settings.batch_max_wait_s)
-        self._waits = QueueView(self._dispatcher.backlog, self._view)
+        self._waits = QueueView(self._dispatcher.backlog, self._view, settings.admission)
         self._is_closing = False
         self._watch: asyncio.Task[None] | None = None
 
@@ -127,11 +127,11 @@ class JobClient:
     @asynccontextmanager
     async def submit(self, request: GenerateRequest, patience_s: float | None = None) -> AsyncIterator[Job]:
         wait_s = self._patience(patience_s, request.lane)
-        async with self._queued(request, wait_s, self._settings.max_queue, patience_s) as state:
+        async with self.queued(request, wait_s, self._settings.max_queue, patience_s) as state:
             yield QueuedJob(state, self.wait_started)
 
     @asynccontextmanager
-    async def _queued(
+    async def queued(
         self,
         request: GenerateRequest | EmbedRequest,
         wait_s: float,
@@ -161,7 +161,7 @@ class JobClient:
         """Return when a worker runs it. Raises ServerBusy once it is sure that none ever will, or RequestFailed."""
         unreachable_since: float | None = None
         while not await state.wait_started():
-            if time.monotonic() < state.deadline and not state.refused:  # started again meanwhile, it waits anew
+            if time.monotonic() < state.deadline and not state.is_given_up():  # started again meanwhile, it waits anew
                 continue
             attempt = state.attempt
             try:
@@ -180,7 +180,7 @@ class JobClient:
             unreachable_since = None
             if taken_by is None:
                 raise await self._refusal(state)
-            state.refused = False
+            state.refused, state.hopeless_s = False, None
             state.deadline = time.monotonic() + CLAIM_CHECK_S
             self._recovery.restart_if_lost(state, attempt, taken_by)
         self._waits.started(state)
@@ -190,10 +190,11 @@ class JobClient:
         state.ended = True
         if state.refused:
             return QueueUnavailable("The server is shutting down.", RETRY_WHEN_UNAVAILABLE_S)
-        waited_s = time.monotonic() - state.created
-        return await self._dispatcher.busy(
-            state.queue, f"The server is busy: no slot became free within {waited_s:.1f} s."
-        )
+        if state.hopeless_s is not None:
+            why = f"this request would wait about {state.hopeless_s:.0f} s, longer than it may"
+            return ServerBusy(f"The server is busy: {why}.", state.hopeless_s)
+        waited = f"no slot became free within {time.monotonic() - state.created:.1f} s"
+        return await self._dispatcher.busy(state.queue, f"The server is busy: {waited}.")
 
     # -- embeddings --------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class JobClient:
             first = (self._patience(patience_s, lane), self._settings.max_queue)
             wait_s, max_queue = first if at == 0 else (SLICE_WAIT_S, 0)
             try:
-                async with self._queued(request, wait_s, max_queue, patience_s if at == 0 else None) as state:
+                async with self.queued(request, wait_s, max_queue, patience_s if at == 0 else None) as state:
                     await self.wait_started(state)
                     answer = await with_slice(answer, state, at)
             except RequestFailed as exc:

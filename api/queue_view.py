@@ -16,26 +16,35 @@ from tasks.contracts import Lane, Work
 
 UNAVAILABLE = "The queue (Redis) does not answer. Try again soon."
 RETRY_S = 2.0
+HOPELESS = 1.5  #: a request whose wait is estimated at more than so many times what it may be is refused at once
 
 
 class QueueView:
     """Answers questions about the queue, and compares what it has answered with what came of it."""
 
-    def __init__(self, backlog: Backlog, view: WorkersView) -> None:
+    def __init__(self, backlog: Backlog, view: WorkersView, admission: str) -> None:
         self._backlog = backlog
+        self._refuses = admission == "estimate"
         self._view = view
 
     async def expect(self, state: JobState) -> None:
-        """Note how long a request that has just been sent is expected to wait; nothing where a slot is free."""
-        if state.waiting_before == 0 and self._has_free_slot(state.queue):
+        """Note how long a request that has just been sent is expected to wait; nothing where a slot seems to be free.
+
+        With LIS_ADMISSION=estimate one that would wait far beyond its deadline, as measured, is given up: its handler
+        withdraws and refuses it, unless a worker was faster. A guess refuses nobody.
+        """
+        if not self._refuses and state.waiting_before == 0 and self._had_free_slot(state.queue):
             return
         at = time.monotonic()
         try:
             estimate = await self._backlog.estimate(state.queue, state.claim)
         except (redis.RedisError, OSError):
             return
-        if estimate is not None and estimate.is_measured and state.started_at is None:
-            state.estimate = (estimate.wait_s, at)
+        if estimate is None or not estimate.is_measured or state.started_at is not None:
+            return
+        state.estimate = (estimate.wait_s, at)
+        if self._refuses and state.attempt == 1 and estimate.wait_s > HOPELESS * (state.deadline - time.monotonic()):
+            state.give_up_hope(estimate.wait_s)
 
     def started(self, state: JobState) -> None:
         """It runs: so long was the wait. A second attempt's is another than the one that was estimated."""
@@ -60,7 +69,8 @@ class QueueView:
         errors = self._backlog.errors
         return QueueReport([_group(group, caller) for group in groups], requests, errors.median(), errors.count)
 
-    def _has_free_slot(self, queue: str) -> bool:
+    def _had_free_slot(self, queue: str) -> bool:
+        """Half a second ago; costs nothing."""
         workers = [worker for worker in self._view.workers() if queue.startswith(tuple(worker.queues.values()))]
         return any(len(worker.running) < worker.slots for worker in workers)
 

@@ -40,11 +40,14 @@ class Recovery:
 
     async def workers_lost(self, lost: set[tuple[str, str]], jobs: Iterable[JobState]) -> None:
         """These workers (name, boot id) are gone."""
+        unclaimed = []
         for state in jobs:
             if state.worker in lost:
                 self.restart_or_fail(state)
             elif state.worker is None and not state.ended:
-                self._spawn(self._check_holder(state))  # it may have been claimed a moment before the death
+                unclaimed.append(state)
+        if unclaimed:
+            self._spawn(self._check_holders(unclaimed))  # one may have been claimed a moment before the death
 
     def restart_if_lost(self, state: JobState, attempt: int, taken_by: Owner) -> None:
         """`taken_by` has claimed this attempt; do nothing when that has been settled meanwhile."""
@@ -97,11 +100,12 @@ class Recovery:
         elif state.started_at is not None:  # its handler no longer waits for a slot, so the lapse is watched here
             await self._watch_second_wait(state)
 
-    async def _check_holder(self, state: JobState) -> None:
-        attempt = state.attempt
-        taken_by = await self._dispatcher.holder(state)
-        if taken_by is not None:
-            self.restart_if_lost(state, attempt, taken_by)
+    async def _check_holders(self, states: list[JobState]) -> None:
+        """One question for all of them: a thousand may wait."""
+        attempts = [state.attempt for state in states]
+        for state, attempt, taken_by in zip(states, attempts, await self._dispatcher.holders(states), strict=True):
+            if taken_by is not None:
+                self.restart_if_lost(state, attempt, taken_by)
 
     async def _watch_second_wait(self, state: JobState) -> None:
         while state.worker is None and not state.ended:

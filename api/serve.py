@@ -11,6 +11,7 @@ from hypercorn.config import Config
 
 from api import http_protocol
 from api.app import create_app
+from api.batches.service import Batches, open_storage
 from api.jobs import JobClient
 from api.keys import load_keys
 from tasks.log import configure_logging
@@ -50,10 +51,13 @@ async def run(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, shut_down)
     http_protocol.install()
+    batches = Batches(settings, jobs)
     await jobs.start()
+    await batches.start()
     try:
-        await serve(create_app(settings, jobs), hypercorn_config(settings), shutdown_trigger=stop.wait)
+        await serve(create_app(settings, jobs, batches), hypercorn_config(settings), shutdown_trigger=stop.wait)
     finally:
+        await batches.stop()
         await jobs.stop()
 
 
@@ -61,6 +65,7 @@ def main() -> None:
     try:
         settings = load_settings()
         load_keys(settings)
+        open_storage(settings)
     except SettingsInvalid as exc:
         sys.exit(f"local-inference-server: settings are wrong:\n{exc}")
     configure_logging(settings.log_level, "api")

@@ -28,7 +28,7 @@ from tests.stack import FAKE_ENV, Stack
 from tests.support import wait_until
 
 AT_ONCE = 12
-DESCRIBED_SHARE = 0.15
+DESCRIBED_SHARE = 0.1
 BODIES_SHARE = 0.35
 HTTP2_SHARE = 0.08
 STALLED = 40  #: connections that stop and stay, where there are at least ten times as many requests

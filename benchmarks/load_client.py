@@ -28,17 +28,21 @@ class Client(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.received = bytearray()
         self.pieces: list[tuple[int, int]] = []  #: monotonic ns, and the bytes received until then
-        self.first_s = self.last_s = 0.0
+        self.sent_s = self.first_s = self.last_s = 0.0
+        self.silence_s = 0.0  #: the longest between two pieces
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.sent_s = time.monotonic()
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self.last_s = time.monotonic()
-        self.first_s = self.first_s or self.last_s
+        now_s = time.monotonic()
+        self.silence_s = max(self.silence_s, now_s - (self.last_s or now_s))
+        self.last_s = now_s
+        self.first_s = self.first_s or now_s
         self.received += data
         if self._is_timed:
             self.pieces.append((time.monotonic_ns(), len(self.received)))
@@ -98,7 +102,8 @@ class Report:
     completion_tokens: int = 0  #: as the usage chunks say
     words: int = 0  #: in the texts
     received_bytes: int = 0
-    took_s: float = 0.0  #: from the first byte of the first answer to the last byte of the last
+    took_s: float = 0.0  #: from the first request to the last byte of an answer
+    silence_s: float = 0.0  #: the longest in any answer, between two pieces
     rates: list[float] = field(default_factory=list)  #: words per second of each whole stream
     delays_ms: list[float] = field(default_factory=list)  #: of each piece of a `FAKE-CLOCK` answer
 
@@ -139,7 +144,8 @@ class Group:
         report.statuses = dict(statuses)
         begun = [client for client in self.clients if client.first_s]
         if begun:
-            report.took_s = max(client.last_s for client in begun) - min(client.first_s for client in begun)
+            report.took_s = max(client.last_s for client in begun) - min(client.sent_s for client in begun)
+        report.silence_s = max((client.silence_s for client in begun), default=0.0)
         return report
 
 

@@ -53,9 +53,12 @@ class Soak:
 def plan(rng: random.Random, number: int) -> dict[str, Any]:
     """The arguments of one `ask`."""
     kind = rng.choices(("chat", "stream", "completion", "embedding"), (30, 40, 10, 20))[0]
+    race = rng.choices(("none", "impatient", "leaves", "leaves the stream"), (35, 30, 25, 10))[0]
     is_long = rng.random() < 0.2
     said = (LONG_PROMPT if is_long else "") + rng.choices((f"MARK-{number} ", "FAKE-ERROR "), (95, 5))[0]
     max_tokens = rng.choice((1, 4, 12, 40))
+    if race == "leaves the stream":  # of which there is still something to come then
+        said, max_tokens = f"{said} Never stop.", 400
     match kind:
         case "embedding":
             texts = [said] + [f"text {number} {index}" for index in range(rng.choice((0, 1, 5, 9)))]
@@ -67,7 +70,6 @@ def plan(rng: random.Random, number: int) -> dict[str, Any]:
             messages = [{"role": "user", "content": said}]
             body = {"model": CHAT, "messages": messages, "max_tokens": max_tokens, "stream": kind == "stream"}
             call = {"path": "/v1/chat/completions", "body": body}
-    race = rng.choices(("none", "impatient", "leaves", "leaves the stream"), (35, 30, 25, 10))[0]
     if race == "impatient":  # half of this is how long the server lets it wait
         call["headers"] = {"x-stainless-read-timeout": f"{rng.uniform(0.02, 4 * TYPICAL_WAIT_S):.3f}"}
     elif race == "leaves":

@@ -28,6 +28,7 @@ LIMIT = 0.30
 EDGES_S = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, float("inf"))
 
 FAKE_PACE = {"LIS_FAKE_TOKEN": "0.008", "LIS_FAKE_PREFILL": "0.25"}
+REAL_SCALE = 0.25  #: for a model of 100 tokens a second
 PATIENT = {"LIS_BUSY_TIMEOUT": "600", "LIS_MAX_QUEUE": "0"}
 TOPICS = ("rivers", "bread", "trains", "stars", "gardens", "clocks", "bridges", "whales", "paper", "copper")
 
@@ -41,15 +42,15 @@ class Sample(NamedTuple):
         return abs(self.estimated_s - self.waited_s) / self.waited_s
 
 
-def request(rng: random.Random) -> tuple[str, dict[str, Any]]:
-    """Path and body of one request."""
-    words = rng.choice([rng.randint(5, 150), rng.randint(5, 150), rng.randint(210, 700)])
+def request(rng: random.Random, scale: float) -> tuple[str, dict[str, Any]]:
+    """Path and body of one request. `scale` is the size of its prompt and its answer."""
+    words = max(1, round(scale * rng.choice([rng.randint(5, 150), rng.randint(5, 150), rng.randint(210, 700)])))
     text = " ".join(rng.choices(TOPICS, k=words))
     if rng.random() < 0.1:
         return "/v1/embeddings", {"model": EMBED, "input": [text] * rng.randint(1, 4)}
     question = f"{'Never stop. ' if rng.random() < 0.2 else ''}Tell me about {rng.choice(TOPICS)}: {text}"
     body = {"model": CHAT, "messages": [{"role": "user", "content": question}], "seed": rng.randrange(1000)}
-    return "/v1/chat/completions", body | {"max_tokens": rng.choice([8, 16, 32, 48, 64, 96])}
+    return "/v1/chat/completions", body | {"max_tokens": round(scale * rng.choice([8, 16, 32, 48, 64, 96]))}
 
 
 class Load:
@@ -89,18 +90,18 @@ class Load:
             self.samples.append(Sample(estimate["wait_s"], waited_s))
 
 
-def measure(stack: Stack, requests: int, load_factor: float, seed: int) -> Load:
+def measure(stack: Stack, requests: int, load_factor: float, seed: int, scale: float) -> Load:
     rng = random.Random(seed)
     warm = Load(stack)
     began_s = time.monotonic()
     for _ in range(WARM_UP):
-        warm.send(*request(rng))
+        warm.send(*request(rng, scale))
         warm.wait()
     mean_s = (time.monotonic() - began_s) / WARM_UP
     print(f"{mean_s * 1000:.0f} ms per request when they come one after the other")
     load = Load(stack)
     for _ in range(requests):
-        load.send(*request(rng))
+        load.send(*request(rng, scale))
         time.sleep(rng.expovariate(load_factor / mean_s))
     load.wait()
     return load
@@ -143,14 +144,14 @@ def show(load: Load) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--real", action="store_true", help="SmolLM2-135M instead of the fake engine")
-    parser.add_argument("--requests", type=int, default=260)
-    parser.add_argument("--load", type=float, default=1.15, help="arrivals, in services of one slot")
+    parser.add_argument("--requests", type=int, default=320)
+    parser.add_argument("--load", type=float, default=1.05, help="arrivals, in services of one slot")
     parser.add_argument("--parallel", type=int, default=1, help="slots")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
-    pace = {} if options.real else {**FAKE_ENV, **FAKE_PACE}
+    pace, scale = ({}, REAL_SCALE) if options.real else ({**FAKE_ENV, **FAKE_PACE}, 1.0)
     with Stack({**pace, **PATIENT, "LIS_PARALLEL": str(options.parallel)}) as stack:
-        load = measure(stack, options.requests, options.load * options.parallel, options.seed)
+        load = measure(stack, options.requests, options.load * options.parallel, options.seed, scale)
         sys.exit(0 if show(load) else 1)
 
 

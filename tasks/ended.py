@@ -14,3 +14,13 @@ class Ended(msgspec.Struct, frozen=True, array_like=True):
     reason: FinishReason | None = None  #: of a finished one
     usage: Usage = Usage()
     timings: Timings = Timings()
+    kept: "Kept | None" = None  #: of a request without a reply channel
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What an embeddings request that nobody listens to has come to: vectors, or why there are none."""
+
+    width: int = 0
+    data: bytes = b""  #: as in a `Vectors` frame
+    truncated: list[int] = []
+    error: str = ""

@@ -35,6 +35,7 @@ from tasks.engines import Engines, load_engines
 from tasks.engines.base import Cancelled, DecodeFailed, EngineError, ModelLoadError
 from tasks.frames import FramePublisher, sync_redis
 from tasks.log import configure_logging
+from tasks.outbox import KeptOutbox
 from tasks.queries import QueryDesk
 from tasks.request_run import RequestRun
 from tasks.settings import Settings, load_settings
@@ -152,7 +153,11 @@ class EngineProcess:
     # -- requests ----------------------------------------------------------------------------------
 
     def _open(self, request: GenerateRequest | EmbedRequest) -> RequestRun:
-        outbox = self._publisher.open(request.id, request.attempt, request.reply_to)
+        outbox = (
+            self._publisher.open(request.id, request.attempt, request.reply_to)
+            if request.reply_to
+            else KeptOutbox(request.id, request.attempt)
+        )
         run = RequestRun(request.id, outbox, self._publisher, self._ended)
         with self._runs_lock:
             self._runs[request.id] = run
@@ -197,7 +202,11 @@ class EngineProcess:
         else:
             ms = (time.monotonic() - began) * 1000
             run.outbox.put(
-                Vectors, int(result.vectors.shape[1]), result.vectors.astype("<f4").tobytes(), result.truncated
+                Vectors,
+                int(result.vectors.shape[1]),
+                result.vectors.astype("<f4").tobytes(),
+                result.truncated,
+                list(result.tokens),
             )
             run.finished(
                 FinishReason.STOP,
@@ -208,6 +217,8 @@ class EngineProcess:
     def _ended(self, run: RequestRun, ended: Ended) -> None:
         with self._runs_lock:
             self._runs.pop(run.request_id, None)
+        if isinstance(run.outbox, KeptOutbox):
+            ended = msgspec.structs.replace(ended, kept=run.outbox.kept)
         self._send("ended", run.request_id, msgspec.to_builtins(ended))
 
     def _running_ids(self) -> list[str]:

@@ -1,7 +1,8 @@
 """In what order a worker empties its queues: interactive strictly before batch, and within a lane in turns.
 
-A lane has a queue for each share (an API key, or several of them). The share that was served longest ago comes first,
-so a key that sends a thousand requests delays the single one of another by one request.
+A lane has a queue for each share (an API key, or several of them); the batch lane has one for programs, too. The share
+that was served longest ago comes first, so a key that sends a thousand requests delays the single one of another by one
+request.
 """
 
 import itertools
@@ -9,7 +10,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
-from tasks.contracts import Lane, queue_parts
+from tasks.contracts import Lane, is_program_queue, queue_parts
 
 _RANKS = {lane: rank for rank, lane in enumerate((Lane.INTERACTIVE, Lane.BATCH))}
 REMEMBERED = 64  #: turns of a queue that can be taken back; more than requests run at a time
@@ -40,9 +41,13 @@ class Turns:
                 self._served[queue].pop()
 
     def _place(self, queue: str) -> tuple[int, int]:
-        parts = queue_parts(queue)
+        if is_program_queue(queue):
+            rank = _RANKS[Lane.BATCH]
+        else:
+            parts = queue_parts(queue)
+            rank = len(_RANKS) if parts is None else _RANKS[parts.lane]
         served = self._served.get(queue)
-        return len(_RANKS) if parts is None else _RANKS[parts.lane], served[-1] if served else 0
+        return rank, served[-1] if served else 0
 
 
 TURNS = Turns()  #: of this worker process; a connection that is made anew changes nothing about whose turn it is

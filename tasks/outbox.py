@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tasks.contracts import AnyFrame, Delta, Frame, ToolCall, reply_channel
+from tasks.contracts import AnyFrame, Delta, Failed, Frame, ToolCall, Vectors, reply_channel
+from tasks.ended import Kept
 
 
 class Outbox:
@@ -48,6 +49,25 @@ class Outbox:
         self._pending = []
         self.history.extend(frames)
         return frames
+
+
+class KeptOutbox(Outbox):
+    """Of a request without a reply channel: its end goes back to the worker, with the vectors."""
+
+    def __init__(self, request_id: str, attempt: int) -> None:
+        super().__init__(_not_sent, request_id, attempt, "")
+        self.kept = Kept()
+
+    def put(self, kind: type[Frame], *fields: Any) -> None:
+        """Vectors: width, data, truncated. Failed: code, message, param."""
+        if kind is Vectors:
+            self.kept = Kept(*fields)
+        elif kind is Failed:
+            self.kept = Kept(error=fields[1])
+
+
+def _not_sent(outbox: Outbox, kind: type[Frame], fields: tuple[Any, ...]) -> None:
+    raise AssertionError("it has nobody to send to")
 
 
 def _merge(kind: type[Frame], before: list[Any], fields: tuple[Any, ...]) -> bool:

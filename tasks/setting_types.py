@@ -9,6 +9,26 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from tasks.api_keys import doubles, parse_value
 
+#: Fields for which an empty value says something. For all others `LIS_X=` is as good as not set.
+MAY_BE_EMPTY = frozenset(
+    {
+        *(
+            "api_key",
+            "api_keys_file",
+            "redis_url",
+            "result_backend",
+            "files_url",
+            "hf_token",
+            "worker_name",
+            "cors_origins",
+            "chat_template_path",
+        ),
+        *("gguf_repo", "gguf_file", "gguf_path"),
+        *("embedding_gguf_repo", "embedding_gguf_file", "embedding_gguf_path", "embedding_input_prefix"),
+    }
+)
+LOWER_CASE = frozenset({"admission", "backend", "flash_attn", "cache_type_k", "cache_type_v", "embedding_pooling"})
+
 
 def physical_cores() -> int:
     """Decode threads: llama.cpp gains nothing from hyper-threads (its own default is the same)."""
@@ -53,7 +73,16 @@ def api_key_value(value: SecretStr) -> SecretStr:
     return value
 
 
+def folder_url(value: SecretStr) -> SecretStr:
+    """A path, or a URL `scheme://…` with something behind it. Which schemes there are is known where it is opened."""
+    scheme, separator, rest = value.get_secret_value().partition("://")
+    if separator and not (scheme.isascii() and scheme.replace("+", "").replace("-", "").isalnum() and rest.strip("/")):
+        raise ValueError("it must be a folder, or a URL like s3://bucket/folder")
+    return value
+
+
 CacheType = Literal["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 Pooling = Literal["last", "mean", "cls"]
 ModelName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_word)]
 Seconds = Annotated[float, Field(allow_inf_nan=False, le=86_400)]
+LongSeconds = Annotated[float, Field(allow_inf_nan=False, le=315_360_000)]  #: ten years

@@ -18,11 +18,15 @@ from pydantic_settings import (
 )
 
 from tasks.setting_types import (
+    LOWER_CASE,
+    MAY_BE_EMPTY,
     CacheType,
+    LongSeconds,
     ModelName,
     Pooling,
     Seconds,
     api_key_value,
+    folder_url,
     physical_cores,
     url_of,
     worker_name_chars,
@@ -37,17 +41,6 @@ ENV_FILE = PROJECT_ROOT / ".env"
 
 class SettingsInvalid(Exception):
     """One or more settings are wrong. `str()` is a line for each: its name, its value and what it may be."""
-
-
-#: Fields for which an empty value says something. For all others `LIS_X=` is as good as not set.
-MAY_BE_EMPTY = frozenset(
-    {
-        *("api_key", "api_keys_file", "redis_url", "hf_token", "worker_name", "cors_origins", "chat_template_path"),
-        *("gguf_repo", "gguf_file", "gguf_path"),
-        *("embedding_gguf_repo", "embedding_gguf_file", "embedding_gguf_path", "embedding_input_prefix"),
-    }
-)
-LOWER_CASE = frozenset({"admission", "backend", "flash_attn", "cache_type_k", "cache_type_v", "embedding_pooling"})
 
 
 def _env(name: str, default: Any, meaning: str, **limits: Any) -> Any:
@@ -105,6 +98,9 @@ class Settings(BaseSettings):
         "seconds that the answer to a request with an `Idempotency-Key` is kept for a retry. `0`: the header is ignored",
         ge=0,
     )
+    result_backend: Annotated[SecretStr, url_of("redis", "rediss", "unix")] = _env(
+        "RESULT_BACKEND", SecretStr(""), "Redis for results of tasks that programs send by Celery. Empty: LIS_REDIS_URL"
+    )
     worker_name: Annotated[str, AfterValidator(worker_name_chars)] = _env(
         "WORKER_NAME",
         "",
@@ -119,6 +115,20 @@ class Settings(BaseSettings):
     )
     drain_timeout_s: Seconds = _env(
         "DRAIN_TIMEOUT", 30.0, "seconds that running requests get to end when a worker is told to stop", ge=0
+    )
+
+    # files and batches
+    files_url: Annotated[SecretStr, AfterValidator(folder_url)] = _env(
+        "FILES_URL",
+        SecretStr(""),
+        "where files and batches are kept: a folder, or a URL of fsspec's. Empty: `files` in LIS_DATA_DIR",
+    )
+    files_ttl_s: LongSeconds = _env("FILES_TTL", 604_800.0, "seconds that files and finished batches are kept", ge=60)
+    files_max_bytes: int = _env(
+        "FILES_MAX_BYTES", 10 * 1024**3, "most bytes of all files together; then uploads get `507`. `0`: no bound", ge=0
+    )
+    batch_slice_tokens: int = _env(
+        "BATCH_SLICE_TOKENS", 4096, "tokens that a batch embeds in one turn; between turns others get theirs", ge=1
     )
 
     # chat model
@@ -203,10 +213,11 @@ class Settings(BaseSettings):
 
     # files and logs
     models_dir: Path = _env("MODELS_DIR", PROJECT_ROOT / "models", "where downloaded GGUFs are kept")
-    data_dir: Path = _env("DATA_DIR", PROJECT_ROOT / "data", "the embedded broker's files")
+    data_dir: Path = _env("DATA_DIR", PROJECT_ROOT / "data", "the embedded broker's files, and those of batches")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _env(
         "LOG_LEVEL", "INFO", "`DEBUG`, `INFO`, `WARNING` or `ERROR`"
     )
+    log_prompts: bool = _env("LOG_PROMPTS", False, "`true`: Flower and `celery inspect` show the texts of requests")
 
     # the fake engine
     fake_prefill_s: Seconds = _env("FAKE_PREFILL", 0.0, "seconds before the fake engine's first token", ge=0)

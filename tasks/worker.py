@@ -29,7 +29,7 @@ from tasks.contracts import (
     queue_name,
     work_of,
 )
-from tasks.ended import LOST
+from tasks.ended import LOST, Ended
 from tasks.engine_host import EngineFailed, EngineHost
 from tasks.engines.base import Cancelled, ModelLoadError
 from tasks.frames import publish_failure, sync_redis
@@ -38,6 +38,9 @@ from tasks.lanes import TURNS
 from tasks.listeners import ReplyListeners
 from tasks.log import configure_logging, without_paths
 from tasks.model_store import resolve_models
+from tasks.program_job import EmbedJob
+from tasks.program_run import ProgramRun
+from tasks.program_slices import Slices
 from tasks.quick_exit import skip_last_collection
 from tasks.rates import RateMeter
 from tasks.retry import until_redis_answers
@@ -62,6 +65,7 @@ class WorkerRuntime:
         self._redis = sync_redis(self._url)
         self._claims = Claims(sync_redis(self._url), Owner(self.name, self.boot_id))
         self._listeners = ReplyListeners(sync_redis(self._url))
+        self._slices = Slices(sync_redis(self._url), Owner(self.name, self.boot_id))
         self._models = served_models_key(settings)
         self._status = WorkerStatus.LOADING
         self._message = ""
@@ -98,8 +102,8 @@ class WorkerRuntime:
 
     def drain(self) -> None:
         """Take nothing new; what still runs after LIS_DRAIN_TIMEOUT ends with an error frame."""
-        if self._status is WorkerStatus.FAILED:
-            return  # why it ends is what clients are to read
+        if self._status is WorkerStatus.FAILED or self._draining:
+            return  # why it failed is what clients are to read
         self._draining = True
         self._set_state(WorkerStatus.DRAINING, "shutting down")
         if self._host is not None:
@@ -145,6 +149,28 @@ class WorkerRuntime:
         until_redis_answers(lambda: self._claims.release(claim, token), "release")
         self._meter.add(work, ended, time.monotonic() - began)
         self._heartbeat.now()
+
+    def run_job(self, task: Any, job: EmbedJob) -> dict[str, Any] | None:
+        """Run a slice of a program's job (ProgramRun.run)."""
+        assert self._host is not None
+        self._host.wait_ready(self._give_back_when_draining)
+        self._give_back_when_draining()
+        served = self.settings.embedding_model_alias if self.settings.embedding_enabled else ""
+        run = ProgramRun(task, job, self._slices, self._claims.token(), served)
+        return run.run(self._embed_for_program, self.settings.batch_slice_tokens)
+
+    def _embed_for_program(self, request: EmbedRequest) -> Ended:
+        host = self._host
+        assert host is not None
+        host.wait_ready(lambda: None)
+        began, work = time.monotonic(), work_of(request)
+        self._work[request.id] = RunningWork(request.id, request.lane.value, int(time.time() * 1000), work)
+        self._heartbeat.now()
+        ended = host.run("embed", request)
+        self._work.pop(request.id, None)
+        self._meter.add(work, ended, time.monotonic() - began)
+        self._heartbeat.now()
+        return ended
 
     def _give_back_when_draining(self) -> None:
         """Raises Reject: the message goes back to the head of its queue, for the next worker."""
@@ -212,6 +238,11 @@ class ModelsStep(bootsteps.StartStopStep):
             log.error("cannot start: %s", exc)
             _runtime.stop()  # Celery stops nothing before all has started; the last heartbeat must tell why
             raise SystemExit(EXIT_CANNOT_START) from None
+
+    def close(self, parent: Any) -> None:
+        """The worker ends, and nothing has stopped yet. A remote `shutdown`, as Flower's, sends no signal before."""
+        if _runtime is not None:
+            _runtime.drain()
 
     def stop(self, parent: Any) -> None:
         if _runtime is not None:

@@ -6,6 +6,7 @@ from typing import Any
 from api.openapi.answers import ANSWERS
 from api.openapi.bodies import bodies
 from api.openapi.paths import EXTRA_HEADERS, HEADERS, error_responses, paths
+from api.openapi.stored import STORED, stored_paths
 from tasks.settings import Settings
 
 ABOUT = """OpenAI's API for the models of one machine, with a queue before them.
@@ -22,7 +23,7 @@ def document(settings: Settings) -> dict[str, Any]:
         "info": {"title": "local-inference-server", "version": _version(), "description": ABOUT},
         "servers": [{"url": "/v1"}, {"url": "/"}],
         "security": [{"key": []}],
-        "paths": paths(),
+        "paths": paths() | stored_paths(),
         "components": {
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "description": "Asked for where the server has keys."}
@@ -30,7 +31,7 @@ def document(settings: Settings) -> dict[str, Any]:
             "parameters": EXTRA_HEADERS,
             "headers": HEADERS,
             "responses": error_responses(),
-            "schemas": bodies(settings) | ANSWERS,
+            "schemas": bodies(settings) | ANSWERS | STORED,
         },
     }
 

@@ -24,9 +24,9 @@ class Checks:
         self._schemas: dict[tuple[str, str], dict[str, Any]] = {}
         for path, methods in document["paths"].items():
             for method, operation in methods.items():
-                good = operation["responses"].get("200")
+                good = operation["responses"].get("200", {}).get("content", {}).get(JSON_TYPE)
                 if good is not None:
-                    self._schemas[method.upper(), path] = good["content"][JSON_TYPE]["schema"]
+                    self._schemas[method.upper(), path] = good["schema"]
 
     def problem(self, answer: Answer) -> str | None:
         """What is wrong with the answer, if anything."""

@@ -163,7 +163,8 @@ def older(rng: random.Random, key: str) -> Script:
     case = either(rng)
     version = rng.choice(["1.0", "1.0", "1.0", "0.9", "1.2", "2.0", "3.0", "x", "11", "1.1 "])
     extra = rng.choice([(), ("Connection: keep-alive",)])
-    return Script((whole(case, key, extra, version),), asked(case), int(version == "1.0"), "eof")
+    is_known = version == "1.0"
+    return Script((whole(case, key, extra, version),), asked(case), int(is_known), "stay" if is_known else "eof")
 
 
 def targets(rng: random.Random, key: str) -> Script:

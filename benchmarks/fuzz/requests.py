@@ -1,5 +1,6 @@
 """Good requests, and what a seeded hand makes of their bodies."""
 
+import copy
 import json
 import random
 import zlib
@@ -130,7 +131,7 @@ def _change(rng: random.Random, root: dict[str, Any]) -> None:
         if rng.random() < 0.15:
             del place[key]
         else:
-            place[key] = rng.choice([*SCALARS, [inner], {"a": inner}, [inner] * 200])
+            place[key] = copy.deepcopy(rng.choice([*SCALARS, [inner], {"a": inner}, [inner] * 200]))
         return
 
 

@@ -86,6 +86,7 @@ class Vectors(Frame, frozen=True, array_like=True, tag="v"):
     width: int
     data: bytes  #: rows of `width` little-endian float32, each of norm 1
     truncated: list[int]  #: positions within the slice that were cut to the window
+    tokens: list[int] = []  #: decoded of each text; an older worker does not tell
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):

@@ -88,6 +88,15 @@ def queue_name(lane: Lane, models: str, share: int = 0) -> str:
     return f"{plain}.{share % SHARES}" if share % SHARES else plain
 
 
+def program_queue(embedding_model: str) -> str:
+    """Celery queue of the jobs that programs send by themselves; it takes turns with the batch lane's."""
+    return f"embed.{embedding_model}"
+
+
+def is_program_queue(queue: str) -> bool:
+    return queue.startswith("embed.")
+
+
 def queue_parts(queue: str) -> QueueParts | None:
     """The reverse of `queue_name`; None for a queue that is none of ours."""
     prefix, *words = queue.split(".")

@@ -89,7 +89,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str  #: of this slice; slice 0 has the request's id
     model: str
-    reply_to: str
+    reply_to: str  #: as above; empty: it came from a program, and the worker itself takes the vectors
     lane: Lane = Lane.INTERACTIVE
     share: int = 0  #: whose turn it takes: requests of one API key have one number, and lanes go round the numbers
     caller: str = ""  #: name of the API key that it came with

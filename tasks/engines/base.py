@@ -132,6 +132,7 @@ class EmbeddingResult(NamedTuple):
     vectors: Float32Array  #: [len(texts), width], rows of norm 1
     prompt_tokens: int  #: tokens decoded, over all texts
     truncated: list[int]  #: positions that were cut to the window
+    tokens: Sequence[int] = ()  #: decoded of each text
 
 
 class EmbeddingEngine(Protocol):

@@ -269,7 +269,8 @@ class FakeEmbeddingEngine:
             self._compute(len(words), is_cancelled)
             vectors[index] = _unit_vector(words[: self.n_ctx])
         truncated = [index for index, words in enumerate(tokens) if len(words) > self.n_ctx]
-        return EmbeddingResult(vectors, sum(min(len(words), self.n_ctx) for words in tokens), truncated)
+        lengths = [min(len(words), self.n_ctx) for words in tokens]
+        return EmbeddingResult(vectors, sum(lengths), truncated, lengths)
 
     def close(self) -> None:
         self._closing.set()

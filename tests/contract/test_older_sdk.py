@@ -16,6 +16,7 @@ from tests.support_models import cache_dir
 VERSION = "2.54.0"
 CHECKS = [
     "tests/contract/test_sdk_answers.py",
+    "tests/contract/test_sdk_files.py",
     "tests/contract/test_sdk_errors.py",
     "tests/contract/test_sdk_responses.py",
     "tests/contract/test_sdk_responses_events.py",

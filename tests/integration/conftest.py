@@ -1,12 +1,15 @@
 """Clients of the services that many tests share (tests/conftest.py)."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.integration.chat_client import wait_idle
 from tests.service_calls import Service
 from tests.stack import FAKE_ENV, Stack
+
+SERVICES = ("real", "fake", "slow", "tiny", "frail")  #: fixtures that are a service
 
 
 def _client_of(stack: Stack) -> Iterator[Service]:
@@ -66,3 +69,24 @@ def frail(frail_service: Stack) -> Iterator[Stack]:
     yield frail_service
     frail_service.wait_ready()
     wait_idle(frail_service)
+
+
+#: What queue belongs to which exchange: Celery's (kombu 5.7), without a TTL. It writes one entry for each queue of a
+#: worker, sweeps out those of control and event queues when they expire, and never holds a message in them.
+KOMBU_BINDINGS = b"_kombu.binding"
+
+
+def keys_without_ttl(client: Any) -> list[bytes]:
+    return [key for key in client.scan_iter(count=1000) if client.ttl(key) == -1 and not key.startswith(KOMBU_BINDINGS)]
+
+
+@pytest.fixture
+def keys_have_ttl(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After the test, when all is idle: what is in the brokers of its services goes away by itself."""
+    services = [request.getfixturevalue(name) for name in request.fixturenames if name in SERVICES]
+    stacks = [getattr(service, "stack", service) for service in services]
+    yield
+    for stack in stacks:
+        wait_idle(stack)
+        with stack.redis() as client:
+            assert keys_without_ttl(client) == []

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from pydantic import SecretStr
 from quart import Quart
 
 from api.app import create_app
 from tests.stack import Stack
+from tests.support import wait_until
 from tests.unit.fake_jobs import FakeJobs, Step
 from tests.unit.routes_support import MESSAGES, settings
-from tests.unit.routes_support import POSTS as POSTS
 
 CHATS = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "chat/model", "messages": MESSAGES}
@@ -32,9 +31,13 @@ class Sent:
         self._arrived = asyncio.Event()
         self._left = asyncio.Event()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        scope = {
-            **{"type": "http", "asgi": {}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": path},
-            **{"raw_path": path.encode(), "query_string": b"", "root_path": "", "client": None, "server": None},
+        scope: dict[str, Any] = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "query_string": b"",
             "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
         }
         messages = [{"type": "http.request", "body": data, "more_body": False}]
@@ -103,8 +106,8 @@ class Api:
         return len(self.jobs.submitted) + len(self.jobs.embedded)
 
     async def stop(self) -> None:
-        await self.app.shutdown()
         await asyncio.gather(*(sent.leave() for sent in self.sent))
+        await self.app.shutdown()
 
 
 @asynccontextmanager
@@ -124,9 +127,4 @@ async def api_on(broker: Stack, *running: Step, **values: Any) -> AsyncIterator[
 
 
 async def until(predicate: Callable[[], object], description: str, timeout_s: float = 10.0) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not predicate():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        pytest.fail(f"not within {timeout_s} s: {description}")
+    await asyncio.to_thread(wait_until, predicate, description, timeout_s)

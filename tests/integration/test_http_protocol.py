@@ -51,6 +51,17 @@ async def test_a_wish_for_another_protocol_is_not_heard(server: Server, wish: st
         assert (await connection.answer()).status == 200
 
 
+@pytest.mark.parametrize("first", [b"", head("GET", "/v1/models"), b"GET /v1/mod"])
+async def test_a_connection_that_its_client_closes_is_closed_at_once(server: Server, first: bytes) -> None:
+    async with connect(server) as connection:
+        await connection.send(first)
+        if first.endswith(b"\r\n\r\n"):
+            assert (await connection.answer()).status == 200
+        connection.writer.write_eof()
+        async with asyncio.timeout(2):
+            await connection.reader.read()
+
+
 # -- HTTP/2 --------------------------------------------------------------------------------------
 
 

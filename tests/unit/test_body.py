@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_inflate_up_to_the_limit() -> None:
 def test_unpacked_size_is_bounded(size: int) -> None:
     with pytest.raises(BodyTooLarge, match=str(LIMIT)):
         inflate(gzip.compress(b"a" * size), "gzip", LIMIT)
+
+
+def test_what_unpacks_to_too_much_takes_no_memory() -> None:
+    packed = gzip.compress(b"a" * 64 * 2**20)
+    tracemalloc.start()
+    with pytest.raises(BodyTooLarge):
+        inflate(packed, "gzip", 32 * 2**20)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2**20
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

@@ -199,6 +199,30 @@ def test_an_outage_of_redis_abandons_nobody(rig: Rig) -> None:
     assert rig.abandoned == []
 
 
+def test_time_without_redis_is_not_time_without_a_listener(rig: Rig) -> None:
+    """Unheard, away, unheard: each for less than the bound, which the three together exceed."""
+    rig.redis.listeners = 0
+    rig.publisher.open("r1", 1, "api").put(Started, "w", "b")
+    wait_until(lambda: rig.redis.messages > 0, "unheard once")
+    rig.redis.is_down = True
+    tries = rig.redis.tries
+    wait_until(lambda: rig.redis.tries > tries + 5, "away for longer than the bound")
+    messages = rig.redis.messages
+    rig.redis.is_down = False
+    wait_until(lambda: rig.redis.messages > messages, "unheard again")
+    assert rig.abandoned == []
+    rig.redis.listeners = 1
+    wait_until(lambda: bool(rig.frames()), "heard")
+    assert rig.abandoned == []
+
+
+def test_a_batch_that_cannot_be_sent_does_not_end_the_publisher(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.publisher.open("r1", 1, "api").put(Delta, "\ud800", 1, 0, False, [])  # no UTF-8
+    wait_until(lambda: "frames not sent" in caplog.text, "it is logged")
+    rig.publisher.open("r2", 1, "api").put(Started, "w", "b")
+    wait_until(lambda: [frame.id for frame in rig.frames()] == ["r2"], "the next is sent")
+
+
 def test_resend_starts_where_it_is_asked_to(rig: Rig) -> None:
     outbox = rig.publisher.open("r1", 1, "api")
     for _ in range(4):

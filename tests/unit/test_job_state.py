@@ -263,3 +263,16 @@ async def test_the_clients_read_timeout_bounds_a_second_attempt_while_it_has_no_
     job.feed(started())
     job.wait_anew(60.0)
     assert left_s(job) == pytest.approx(60.0, abs=0.1)
+
+
+@pytest.mark.parametrize("give_up", ["refuse", "hopeless"])
+async def test_who_is_given_up_waits_no_more_unless_it_runs(give_up: str) -> None:
+    for runs in (False, True):
+        job = state(30.0)
+        if runs:
+            job.feed(started())
+        waits = asyncio.create_task(job.wait_started())
+        await asyncio.sleep(0)
+        job.refuse() if give_up == "refuse" else job.give_up_hope(99.0)
+        async with asyncio.timeout(1.0):
+            assert await waits is runs

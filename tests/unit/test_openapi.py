@@ -278,6 +278,7 @@ async def test_a_busy_answer_and_bad_health_are_as_described() -> None:
     client = create_app(settings(), FakeJobs(workers=[])).test_client()
     response = await client.get("/health")
     assert response.status_code == 503
+    assert 1 <= int(response.headers["Retry-After"]) <= 60
     check_answer("GET", "/health", 503, response.headers, await response.get_data())
 
 

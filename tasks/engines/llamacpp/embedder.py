@@ -82,7 +82,8 @@ class LlamaEmbedder:
             for group in group_texts(costs, self._context.max_texts, self._context.max_tokens):
                 with self._group_lock:
                     vectors[group.start : group.stop] = self._embed_group(group, tokenized, is_cancelled)
-        return EmbeddingResult(vectors, sum(lengths), [index for index, text in enumerate(tokenized) if text.truncated])
+        truncated = [index for index, text in enumerate(tokenized) if text.truncated]
+        return EmbeddingResult(vectors, sum(lengths), truncated, lengths)
 
     def close(self) -> None:
         """Free the model. Calls of `embed` that run end with Cancelled, after the library call they are in."""
