@@ -12,6 +12,7 @@ from quart.wrappers.request import Body
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from api.errors import BodyTooLarge, UnsupportedMediaType
+from api.lean import Signal
 from api.protocol.fields import InvalidRequest, kind
 
 OFF_LOOP_BYTES = 256 * 1024  #: parsed on a thread from here on: 5 MB of small messages take 70 ms
@@ -27,6 +28,11 @@ Parsed = TypeVar("Parsed")
 
 class BoundedBody(Body):
     """Gives up what was read as soon as the body is found too large, and keeps nothing of what follows."""
+
+    def __init__(self, expected_content_length: int | None, max_content_length: int | None) -> None:
+        super().__init__(expected_content_length, max_content_length)
+        self._complete = Signal()
+        self._has_data = Signal()
 
     def append(self, data: bytes) -> None:
         super().append(data)

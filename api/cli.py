@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from api.batches.storage import open_storage
 from api.keys import load_keys
 from tasks.quick_exit import skip_last_collection
 from tasks.settings import SettingsInvalid, load_settings
@@ -70,6 +71,7 @@ def serve(
         if demo and role is Role.ALL:
             settings = load_settings(_demo_profile(settings.models_dir), **given)
         load_keys(settings)
+        open_storage(settings)
         if role is Role.API and not settings.redis_url.get_secret_value():
             raise SettingsInvalid("LIS_REDIS_URL is not set; with --role api it must name the workers' Redis")
     except SettingsInvalid as exc:

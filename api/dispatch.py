@@ -37,6 +37,7 @@ from tasks.settings import Settings
 log = logging.getLogger(__name__)
 
 UNAVAILABLE = "The queue (Redis) does not answer. Try again soon."
+FULL = "The queue (Redis) has no memory left. Try again soon."
 RETRY_WHEN_UNAVAILABLE_S = 2.0
 BROKER_ERRORS = (redis.RedisError, OSError, OperationalError, KombuError)
 TOO_LATE = "The server is busy: the client waits for too short a time."
@@ -97,7 +98,8 @@ class Dispatcher:
         queue = queue_name(Lane.INTERACTIVE, parts.models, parts.share)
         async with self._publishers:
             try:
-                await asyncio.wait_for(asyncio.to_thread(self._publish, state, queue), PUBLISH_TIMEOUT_S)
+                async with asyncio.timeout(PUBLISH_TIMEOUT_S):
+                    await asyncio.to_thread(self._publish, state, queue)
             except BROKER_ERRORS as exc:
                 raise self._not_queued(state, exc) from None
 
@@ -134,7 +136,8 @@ class Dispatcher:
         try:
             if ends_ms < submitted.now_ms + lease_ms:
                 await self._claims.extend(state.claim, state.queue, ends_ms)
-            await asyncio.wait_for(asyncio.to_thread(self._publish, state, state.queue), PUBLISH_TIMEOUT_S)
+            async with asyncio.timeout(PUBLISH_TIMEOUT_S):
+                await asyncio.to_thread(self._publish, state, state.queue)
             is_open = await self._claims.extend(state.claim, state.queue, ends_ms)
         except BROKER_ERRORS as exc:
             if not await self._was_taken(state, lease_ends):
@@ -165,7 +168,7 @@ class Dispatcher:
 
     def _not_queued(self, state: JobState, exc: Exception) -> QueueUnavailable:
         log.warning("request not queued: %s", type(exc).__name__, extra={"request_id": state.id})
-        return QueueUnavailable(UNAVAILABLE, RETRY_WHEN_UNAVAILABLE_S)
+        return QueueUnavailable(FULL if _is_out_of_memory(exc) else UNAVAILABLE, RETRY_WHEN_UNAVAILABLE_S)
 
     async def withdraw(self, state: JobState) -> Owner | None:
         """None: it has not run and never will. Else who took it. Raises RedisError, OSError."""
@@ -202,7 +205,8 @@ class Dispatcher:
                 if taken_by is None:
                     log.info("request withdrawn", extra={"request_id": state.id})
                 else:
-                    await self._redis.set(cancelled_key(state.id), b"1", ex=CANCELLED_TTL_S)
+                    with suppress(redis.OutOfMemoryError):  # the control message is enough unless it gets lost
+                        await self._redis.set(cancelled_key(state.id), b"1", ex=CANCELLED_TTL_S)
                     await self._control(taken_by.worker, Control(op="cancel", id=state.id))
                 return
             except (redis.RedisError, OSError) as exc:
@@ -243,6 +247,14 @@ class Dispatcher:
 
     async def _control(self, worker: str, control: Control) -> None:
         await self._redis.publish(control_channel(worker), msgspec.msgpack.encode(control))
+
+
+def _is_out_of_memory(exc: BaseException | None) -> bool:
+    """kombu wraps the error; Redis 6 tells it of a script in the middle of the message."""
+    if exc is None:
+        return False
+    is_said = isinstance(exc, redis.ResponseError) and "OOM" in str(exc)
+    return is_said or isinstance(exc, redis.OutOfMemoryError) or _is_out_of_memory(exc.__cause__)
 
 
 def _left_ms(state: JobState) -> int:

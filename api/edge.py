@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCall
 
 from api.auth import CALLER
 from api.keys import NOBODY, Caller
+from api.lean import Signal
 from api.upload_body import BODY, UploadBody
 
 log = logging.getLogger("api.access")
@@ -21,6 +23,7 @@ CLEANUP = "lis.cleanup"  #: scope key of the request's AsyncExitStack
 # A client that is still sending does not read: closing on it now resets the connection and loses our answer
 DRAIN_MAX_S = 30.0
 DRAIN_IDLE_S = 1.0
+LEAVE_S = 1.0  #: for the framework to end what runs for a client that has left
 
 
 class Edge:
@@ -50,7 +53,7 @@ class Edge:
         try:
             async with AsyncExitStack() as cleanup:
                 inner[CLEANUP] = cleanup
-                await self.app(inner, exchange.receive, exchange.send)
+                await self._run(inner, exchange)
         finally:
             caller: Caller = inner.get(CALLER, NOBODY)
             log.log(
@@ -65,6 +68,21 @@ class Edge:
                     **({"key": caller.name} if caller.name else {}),
                 },
             )
+
+    async def _run(self, scope: dict[str, Any], exchange: "Exchange") -> None:
+        """The app, cancelled once more when it goes on although the client has left.
+
+        The framework cancels a handler once, and a library may lose that: Python 3.11's `asyncio.wait_for` does when
+        its awaitable ends in the same moment. The request would run for nobody.
+        """
+        try:
+            async with asyncio.timeout(None) as limit:
+                exchange.on_left = lambda: limit.reschedule(asyncio.get_running_loop().time() + LEAVE_S)
+                await self.app(scope, exchange.receive, exchange.send)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            log.warning("a request outlived its client, and was ended", extra={"route": scope["path"][:200]})
 
 
 def plain_path(path: str) -> str:
@@ -84,17 +102,20 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._scope = scope
-        self._body_ended = asyncio.Event()
+        self._body_ended = Signal()
         self._received = 0
         self._is_discarding = False
         self.status = 0
         self.request_id = ""
         self.is_whole = False
+        self.on_left: Callable[[], None] = lambda: None  #: called when the client has left
 
     async def receive(self) -> ASGIReceiveEvent:
         if (upload := self._upload()) is not None:
             await upload.wait_for_room()
         message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.on_left()
         if message["type"] == "http.request":
             self._received += 1
             if not message.get("more_body", False):

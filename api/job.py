@@ -3,7 +3,6 @@
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from api.job_types import Event, JobRefused, RequestFailed
+from api.lean import ShortQueue, Signal
 from tasks.contracts import (
     AnyFrame,
     Delta,
@@ -59,9 +59,9 @@ class JobState:
         self.heard_at = self.created  #: when a frame came, or was asked for
         self.asked_at: float | None = None  #: when frames were asked for first, since the last that came
         self._early: dict[int, AnyFrame] = {}
-        self._events: deque[Any] = deque()
+        self._events: ShortQueue[Any] = ShortQueue()
         self._failure: RequestFailed | None = None
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     @property
     def claim(self) -> str:

@@ -11,7 +11,8 @@ from hypercorn.config import Config
 
 from api import http_protocol
 from api.app import create_app
-from api.batches.service import Batches, open_storage
+from api.batches.service import Batches
+from api.batches.storage import open_storage
 from api.jobs import JobClient
 from api.keys import load_keys
 from tasks.log import configure_logging

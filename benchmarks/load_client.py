@@ -235,9 +235,7 @@ class Clients:
         self._popen.kill()
         self._popen.communicate()
 
-    def start(
-        self, group: str, n: int, body: dict[str, Any], *, bytes_per_s: int = 0, is_timed: bool = False
-    ) -> None:
+    def start(self, group: str, n: int, body: dict[str, Any], *, bytes_per_s: int = 0, is_timed: bool = False) -> None:
         """Add `n` clients that each send a chat completion; returns when they are connected."""
         data = json.dumps(body)
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self._key}\r\n"

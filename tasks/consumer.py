@@ -1,5 +1,6 @@
 """Celery's consumer: reconnects sooner, and survives what a lost connection leaves behind."""
 
+import logging
 from functools import partial
 from typing import Any
 
@@ -7,7 +8,23 @@ import kombu.transport.redis as kombu_redis
 import redis
 from celery.worker.consumer import Consumer as CeleryConsumer
 
+log = logging.getLogger(__name__)
+
 RECONNECT_MAX_S = 2.0
+
+
+class QoS(kombu_redis.QoS):
+    def append(self, message: Any, delivery_tag: Any) -> None:
+        """A full Redis does not note that the message is taken, and takes it back neither: it runs without the note.
+
+        Should the worker die meanwhile, the request is not delivered again, and its claim lapses. kombu raises here,
+        and the whole worker would end.
+        """
+        try:
+            super().append(message, delivery_tag)  # type: ignore[no-untyped-call]
+        except redis.OutOfMemoryError:
+            log.warning("redis has no memory left to note a message that was taken")
+            super(kombu_redis.QoS, self).append(message, delivery_tag)  # type: ignore[no-untyped-call]
 
 
 class Channel(kombu_redis.Channel):
@@ -17,6 +34,8 @@ class Channel(kombu_redis.Channel):
     task that ran through an outage of the broker twice: its message is put back when the connection is closed, and
     acknowledged when the task ends. What stays unacknowledged is put back after the reconnect (RestoreStep).
     """
+
+    QoS = QoS
 
     def is_given_up(self) -> bool:
         return self.connection is None or self.connection.client is None

@@ -7,7 +7,7 @@ from celery import Task
 
 from tasks.celery import app
 from tasks.contracts import EMBED_TASK, EmbedRequest
-from tasks.program_job import JobFailed, parse_job
+from tasks.program_job import JobFailed
 from tasks.worker import runtime
 
 
@@ -23,6 +23,6 @@ def embed(self: Task, message: dict[str, Any] | None = None, **job: Any) -> dict
     """Run an `EmbedRequest`; its vectors go to the API process that sent it. Or run a program's job (`EmbedJob`), given
     by keywords; its vectors are the task's result. Raises JobFailed when that cannot be done."""
     if message is None:
-        return runtime().run_job(self, parse_job(job))
+        return runtime().run_job(self, job)
     runtime().run("embed", msgspec.convert(message, EmbedRequest), self.request.delivery_info["routing_key"])
     return None

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 import redis
@@ -51,6 +52,11 @@ class Heartbeat:
             try:
                 self._beat()
                 reachable = True
+            except redis.OutOfMemoryError:
+                if reachable:
+                    log.warning("redis has no memory left for the heartbeat: what it says stays as it is")
+                reachable = False
+                self._stay()
             except redis.RedisError as exc:
                 if reachable:
                     log.warning("heartbeat not written: %s", type(exc).__name__)
@@ -68,6 +74,11 @@ class Heartbeat:
             pipe.execute()
         except redis.RedisError:
             log.warning("the worker's key is left to its TTL of %s s", WORKER_TTL_S)
+
+    def _stay(self) -> None:
+        """The last state goes on: a Redis that is full takes no new one, and a worker without one counts as lost."""
+        with suppress(redis.RedisError):
+            self._redis.expire(worker_key(self._state().name), WORKER_TTL_S)
 
     def _beat(self) -> None:
         state = self._state()

@@ -59,9 +59,9 @@ class KeptOutbox(Outbox):
         self.kept = Kept()
 
     def put(self, kind: type[Frame], *fields: Any) -> None:
-        """Vectors: width, data, truncated. Failed: code, message, param."""
+        """Vectors: width, data, truncated, …. Failed: code, message, param."""
         if kind is Vectors:
-            self.kept = Kept(*fields)
+            self.kept = Kept(*fields[:3])
         elif kind is Failed:
             self.kept = Kept(error=fields[1])
 

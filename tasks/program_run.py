@@ -44,17 +44,24 @@ class ProgramRun:
                 raise JobFailed(f"the model '{job.model}' is not served; this worker has '{self._model}'")
             count = slice_size(job.texts, max_tokens * CHARS_PER_TOKEN)
             self._embed(embed, job.texts[:count])
+            if count == len(job.texts):
+                return self._result()
         except JobFailed as exc:
             self._push({"id": self._id, "error": str(exc)})
             raise
-        if count < len(job.texts):
-            self._send_rest(count)
-            raise Ignore
+        self._send_rest(count)
+        raise Ignore
+
+    def _result(self) -> dict[str, Any] | None:
+        job = self._job
         slices = until_redis_answers(lambda: self._slices.all(self._id), "slices")
         result = result_of(self._model, slices, job.encoding_format)
+        if len(result["vectors"]) != job.done + len(job.texts):
+            raise JobFailed("it took so long that its first vectors have lapsed")
         if job.callback_key:
             self._push({"id": self._id, **result})
             return None
+        until_redis_answers(lambda: self._slices.let_go(self._id), "let go")
         return result
 
     def _embed(self, embed: Embed, texts: list[str]) -> None:
@@ -84,6 +91,14 @@ class ProgramRun:
                 lambda: self._slices.end_with(self._id, job.done, job.callback_key, data, job.callback_ttl_s),
                 "callback",
             )
+
+
+def refuse(slices: Slices, job_id: str, arguments: dict[str, Any], why: str) -> None:
+    """Tell the list that a job's program looks at, where one can be made out in the job's arguments."""
+    key = arguments.get("callback_key")
+    if isinstance(key, str) and key and not key.startswith("lis:"):
+        data = msgspec.json.encode({"id": job_id, "error": why})
+        until_redis_answers(lambda: slices.end_with(job_id, 0, key, data, 3600), "callback")
 
 
 def _publish(message: Any) -> None:

@@ -15,7 +15,7 @@ from tasks.program_job import RESULT_TTL_S, JobFailed
 
 MAX_RUNS = 3  #: of a slice whose worker died each time: it may be what kills them
 ENDED = b"ended"
-ENDED_TTL_S = 600  #: a message that comes again comes within this time
+FINISHED_TTL_S = 600  #: how long the vectors of a job that has ended are kept, should its last message come again
 
 TAKE_OVER = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -76,7 +76,11 @@ class Slices:
 
     def end(self, job_id: str, at: int) -> None:
         """What follows the slice has been sent."""
-        self._redis.set(claim_key(f"{job_id}:{at}"), ENDED, ex=ENDED_TTL_S)
+        self._redis.set(claim_key(f"{job_id}:{at}"), ENDED, ex=CLAIM_TTL_S)
+
+    def let_go(self, job_id: str) -> None:
+        """The job has ended."""
+        self._redis.expire(job_key(job_id), FINISHED_TTL_S)
 
     def end_with(self, job_id: str, at: int, callback_key: str, answer: bytes, ttl_s: int) -> None:
         """The job has ended: push its answer, once."""
@@ -85,8 +89,8 @@ class Slices:
         pipe = self._redis.pipeline(transaction=True)
         pipe.rpush(callback_key, answer)
         pipe.expire(callback_key, ttl_s)
-        pipe.set(claim_key(f"{job_id}:{at}"), ENDED, ex=ENDED_TTL_S)
-        pipe.expire(job_key(job_id), ENDED_TTL_S)
+        pipe.set(claim_key(f"{job_id}:{at}"), ENDED, ex=CLAIM_TTL_S)
+        pipe.expire(job_key(job_id), FINISHED_TTL_S)
         pipe.execute()
 
     def _is_alive(self, owner: Owner) -> bool:

@@ -38,8 +38,8 @@ from tasks.lanes import TURNS
 from tasks.listeners import ReplyListeners
 from tasks.log import configure_logging, without_paths
 from tasks.model_store import resolve_models
-from tasks.program_job import EmbedJob
-from tasks.program_run import ProgramRun
+from tasks.program_job import JobFailed, parse_job
+from tasks.program_run import ProgramRun, refuse
 from tasks.program_slices import Slices
 from tasks.quick_exit import skip_last_collection
 from tasks.rates import RateMeter
@@ -150,8 +150,13 @@ class WorkerRuntime:
         self._meter.add(work, ended, time.monotonic() - began)
         self._heartbeat.now()
 
-    def run_job(self, task: Any, job: EmbedJob) -> dict[str, Any] | None:
+    def run_job(self, task: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """Run a slice of a program's job (ProgramRun.run)."""
+        try:
+            job = parse_job(arguments)
+        except JobFailed as exc:
+            refuse(self._slices, task.request.id, arguments, str(exc))
+            raise
         assert self._host is not None
         self._host.wait_ready(self._give_back_when_draining)
         self._give_back_when_draining()

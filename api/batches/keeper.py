@@ -139,6 +139,7 @@ class Keeper:
 
     async def _work(self, batch_id: str) -> None:
         """To its end, as long as the lease is ours."""
+        self._not_before.pop(batch_id, None)
         work = asyncio.ensure_future(self._advance(batch_id))
         renewing = asyncio.ensure_future(self._renew(batch_id))
         try:

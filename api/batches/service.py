@@ -1,6 +1,8 @@
 """Batches: the stores and the keeper of one API process, made from the settings."""
 
+import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -16,11 +18,13 @@ from api.batches.keeper import REDIS_ERRORS, BatchRunner, Keeper
 from api.batches.live import LiveBatches
 from api.batches.records import CANCELLABLE, BatchRecord, BatchStatus, advanced
 from api.batches.runner import make_runner
-from api.batches.storage import Storage, UnusableStorage
+from api.batches.storage import UnusableStorage, open_storage
 from api.batches.validation import Validator
 from api.job_types import Jobs
 from tasks.celery import redis_url
-from tasks.settings import Settings, SettingsInvalid
+from tasks.settings import Settings
+
+log = logging.getLogger(__name__)
 
 CONNECTIONS = 8  #: to Redis, of this process
 WINDOW_S = 86_400  #: of a batch, `24h`
@@ -62,6 +66,10 @@ class Batches:
 
     async def start(self) -> None:
         """Raises SettingsInvalid when there is no Redis at all."""
+        try:
+            await asyncio.to_thread(self.storage.prepare)
+        except UnusableStorage as exc:  # it may come back, and all else works without it
+            log.error("LIS_FILES_URL cannot be used: %s", exc)
         runner = None if self._make_runner is None else self._make_runner(self)
         validator = Validator(self.settings, self.jobs, self.files)
         # not the jobs' id: what a process leaves when it is killed must not look like the next one's
@@ -122,13 +130,3 @@ class Batches:
             if batch.input_file_id == file_id:
                 raise FileInUse(file_id, batch.id)
         await self.files.delete(file_id, key_name)
-
-
-def open_storage(settings: Settings) -> Storage:
-    """What LIS_FILES_URL names. Writes nothing yet. Raises SettingsInvalid."""
-    url = settings.files_url.get_secret_value() or str(settings.data_dir.resolve() / names.FILES)
-    try:
-        return Storage(url)
-    except UnusableStorage as exc:
-        scheme = url.partition("://")[0]
-        raise SettingsInvalid(f"LIS_FILES_URL begins with '{scheme}://'; {exc}") from None

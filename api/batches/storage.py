@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from tasks.settings import Settings, SettingsInvalid
+
 TMP = "tmp"
 BLOCK_BYTES = 1024 * 1024
 #: of object stores: an object is there once it is whole, and never before
@@ -25,6 +27,16 @@ NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK
 
 class UnusableStorage(Exception):
     """No such file system, a package that is missing, or no right to write. `str()` says which, without the URL."""
+
+
+def open_storage(settings: Settings) -> Storage:
+    """What LIS_FILES_URL names. Writes nothing yet. Raises SettingsInvalid."""
+    url = settings.files_url.get_secret_value() or str(settings.data_dir.resolve() / "files")
+    try:
+        return Storage(url)
+    except UnusableStorage as exc:
+        scheme = url.partition("://")[0]
+        raise SettingsInvalid(f"LIS_FILES_URL begins with '{scheme}://'; {exc}") from None
 
 
 class Entry(NamedTuple):

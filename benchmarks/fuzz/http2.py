@@ -139,13 +139,13 @@ async def _play(client: Client, rng: random.Random) -> int:
                 b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + bytes(8),  # PING
                 b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\xff\xff\xff\xff",  # SETTINGS
                 b"\x00\x00\x01\x09\x04\x00\x00\x00\x01\x00",  # CONTINUATION of nothing
-                b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",  # a frame too large
                 b"\x00\x00\x01\x00\x01\x00\x00\x00\x01\x00",  # more of a body that has ended
                 b"\x00\x00\x04\x03\x00\x00\x00\x00\x99" + bytes(4),  # RST_STREAM of an idle stream
             ]
             await client.flush(rng.choice(frames))
         case 4:  # noise, which may be the beginning of a frame: what the client says from then on is inside it
-            await client.flush(rng.randbytes(rng.randint(1, 200)))
+            too_large = b"\xff\xff\xff\x00\x00\x00\x00\x00\x01"
+            await client.flush(rng.choice([too_large, rng.randbytes(rng.randint(1, 200))]))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(NOISE_S):
                     await client.read()

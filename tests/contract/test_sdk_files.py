@@ -7,6 +7,7 @@ from pathlib import Path
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from openai._types import FileTypes
 from openai.types import Batch, FileObject
 
 from tests.stack import CHAT, EMBED
@@ -29,7 +30,7 @@ def upload(client: OpenAI, data: bytes) -> FileObject:
 
 def create(client: OpenAI, file_id: str) -> Batch:
     return client.batches.create(
-        input_file_id=file_id, endpoint=EMBEDDINGS, completion_window="24h", metadata={"test": "sdk"}
+        input_file_id=file_id, endpoint="/v1/embeddings", completion_window="24h", metadata={"test": "sdk"}
     )
 
 
@@ -44,8 +45,10 @@ def test_a_file_goes_up_in_every_way_and_comes_back(client: OpenAI, tmp_path: Pa
     data = lines("a", "b")
     path = tmp_path / "texts.jsonl"
     path.write_bytes(data)
-    given = {"bytes": data, "path": path, "stream": io.BytesIO(data)}[kind]
-    file = client.files.create(file=given, purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600})
+    ways: dict[str, FileTypes] = {"bytes": data, "path": path, "stream": io.BytesIO(data)}
+    file = client.files.create(
+        file=ways[kind], purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+    )
     assert (file.object, file.bytes, file.purpose, file.status) == ("file", len(data), "batch", "processed")
     assert file.expires_at == file.created_at + 3600
     assert client.files.retrieve(file.id) == file

@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from quart import Quart
 
 from api.app import create_app
+from api.idempotent_run import Run
 from tests.stack import Stack
 from tests.support import wait_until
 from tests.unit.fake_jobs import FakeJobs, Step
@@ -18,6 +19,7 @@ from tests.unit.routes_support import MESSAGES, settings
 CHATS = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "chat/model", "messages": MESSAGES}
 STREAM = BODY | {"stream": True}
+OTHER = BODY | {"max_tokens": 3}
 
 
 class Sent:
@@ -128,3 +130,28 @@ async def api_on(broker: Stack, *running: Step, **values: Any) -> AsyncIterator[
 
 async def until(predicate: Callable[[], object], description: str, timeout_s: float = 10.0) -> None:
     await asyncio.to_thread(wait_until, predicate, description, timeout_s)
+
+
+def same_answer(first: Any, second: Any) -> None:
+    assert second.status == first.status
+    assert second.body == first.body
+    for name in ("content-type", "x-request-id", "x-queue-wait-ms"):
+        assert second.headers.get(name) == first.headers.get(name)
+
+
+def is_attached(broker: Stack, is_other_process: bool) -> bool:
+    """A reader in the run's own process needs no time."""
+    if not is_other_process:
+        return True
+    with broker.redis() as client:
+        return bool(client.keys("lis:idem:readers:*"))
+
+
+def runs_of(api: Api) -> list[Run]:
+    idempotency: Any = api.app.after_serving_funcs[-1]
+    return list(idempotency.__self__._runs.values())
+
+
+def idem_keys(broker: Stack, kind: str = "*") -> list[bytes]:
+    with broker.redis() as client:
+        return list(client.keys(f"lis:idem:{kind}"))

@@ -1,22 +1,26 @@
 """Idempotency keys: the real app on a real Redis, with a queue that is scripted. Two apps are two API processes."""
 
 import asyncio
-import json
 import secrets
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from api import idempotency_store, idempotent_run
 from api.job_types import RequestFailed, ServerBusy
 from tasks.contracts import ErrorCode
-from tests.integration.idempotent_apps import BODY, CHATS, STREAM, Api, api_on, until
+from tests.integration.idempotent_apps import (
+    BODY,
+    CHATS,
+    STREAM,
+    api_on,
+    is_attached,
+    runs_of,
+    same_answer,
+    until,
+)
 from tests.stack import Stack
-from tests.unit.fake_jobs import HELLO, delta, finished
+from tests.unit.fake_jobs import delta, finished
 from tests.unit.routes_support import POSTS
-
-OTHER = BODY | {"max_tokens": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +32,6 @@ def empty(broker: Stack) -> None:
 @pytest.fixture
 def key() -> str:
     return secrets.token_hex(8)
-
-
-def same_answer(first: Any, second: Any) -> None:
-    assert second.status == first.status
-    assert second.body == first.body
-    for name in ("content-type", "x-request-id", "x-queue-wait-ms"):
-        assert second.headers.get(name) == first.headers.get(name)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -84,30 +81,6 @@ async def test_a_request_attached_in_mid_stream_gets_the_same_bytes(
         assert (one.n_runs, two.n_runs) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("body", "path"), [(OTHER, CHATS), (STREAM, CHATS), (BODY, "/v1/completions"), (b'{"model"', CHATS)]
-)
-@pytest.mark.parametrize("is_running", [False, True])
-async def test_the_key_of_another_request_is_a_409(
-    broker: Stack, key: str, body: Any, path: str, is_running: bool
-) -> None:
-    end = asyncio.Event()
-    async with api_on(broker, end, *HELLO) as one, api_on(broker) as two:
-        first = one.post(BODY, key)
-        await until(one.jobs.has_started.is_set, "it runs")
-        if not is_running:
-            end.set()
-            await first.whole()
-        for api in (one, two):
-            refused = await api.post(body, key, path).whole()
-            assert refused.status == 409
-            assert refused.code == "idempotency_key_reused"
-            assert refused.headers["x-should-retry"] == "false"
-        assert (one.n_runs, two.n_runs) == (1, 0)
-        end.set()
-        assert (await first.whole()).status == 200
-
-
 async def test_ten_at_once_on_two_processes_run_once(broker: Stack, key: str) -> None:
     for body in (BODY, STREAM):
         async with api_on(broker) as one, api_on(broker) as two:
@@ -142,14 +115,6 @@ async def test_the_run_survives_its_first_reader_and_ends_with_the_last(
         assert third.status == 200
         assert not third.is_replay
         assert one.n_runs + two.n_runs == 2
-
-
-def is_attached(broker: Stack, is_other_process: bool) -> bool:
-    """A reader in the run's own process needs no time."""
-    if not is_other_process:
-        return True
-    with broker.redis() as client:
-        return bool(client.keys("lis:idem:readers:*"))
 
 
 @pytest.mark.parametrize("is_waiting", [True, False])
@@ -240,11 +205,6 @@ async def test_readers_of_a_lost_process_are_told_and_the_key_is_free(broker: St
             each.task.cancel()
 
 
-def runs_of(api: Api) -> list[idempotent_run.Run]:
-    idempotency: Any = api.app.after_serving_funcs[-1]
-    return list(idempotency.__self__._runs.values())
-
-
 async def test_a_stopped_process_hands_waiting_requests_to_the_others(broker: Stack, key: str) -> None:
     never = asyncio.Event()
     async with api_on(broker, never) as one, api_on(broker) as two:
@@ -257,153 +217,3 @@ async def test_a_stopped_process_hands_waiting_requests_to_the_others(broker: St
         assert second.status == 200
         assert two.n_runs == 1
         await first.leave()
-
-
-async def test_an_answer_is_forgotten_after_its_time(broker: Stack, key: str) -> None:
-    async with api_on(broker, idempotency_ttl_s=1.0) as api:
-        await api.post(BODY, key).whole()
-        assert (await api.post(BODY, key).whole()).is_replay
-        await until(lambda: not idem_keys(broker, "key:*"), "it lapses", 3.0)
-        again = await api.post(OTHER, key).whole()
-        assert again.status == 200
-        assert not again.is_replay
-
-
-def idem_keys(broker: Stack, kind: str = "*") -> list[bytes]:
-    with broker.redis() as client:
-        return list(client.keys(f"lis:idem:{kind}"))
-
-
-async def test_every_redis_key_lapses_and_none_has_the_prompt(broker: Stack, key: str) -> None:
-    secret = f"secret-{key}"
-    body = STREAM | {"messages": [{"role": "user", "content": secret}]}
-    end = asyncio.Event()
-    async with api_on(broker, delta("one "), end, finished()) as one, api_on(broker) as two:
-        first = await one.post(body, key).text("one ")
-        second = await two.post(body, key).text("one ")
-        for is_over in (False, True):
-            if is_over:
-                end.set()
-                await asyncio.gather(first.whole(), second.whole())
-            with broker.redis() as client:
-                names = idem_keys(broker)
-                assert names
-                for name in names:
-                    assert client.pttl(name) > 0, name
-                    assert secret.encode() not in (client.dump(name) or b"")
-                    assert key.encode() not in name
-
-
-async def test_with_no_time_to_keep_answers_the_header_is_ignored(broker: Stack, key: str) -> None:
-    async with api_on(broker, idempotency_ttl_s=0.0) as api:
-        for name in (key, key, "", "x" * 300):
-            answer = await api.post(BODY, name).whole()
-            assert answer.status == 200
-            assert not answer.is_replay
-        assert api.n_runs == 4
-
-
-async def test_keys_are_those_of_an_api_key(broker: Stack, key: str) -> None:
-    async with api_on(broker, api_key=SecretStr("alice:key-a,bob:key-b")) as api:
-        alice = await api.post(BODY, key, Authorization="Bearer key-a").whole()
-        bob = await api.post(OTHER, key, Authorization="Bearer key-b").whole()
-        assert (alice.status, bob.status) == (200, 200)
-        assert not bob.is_replay
-        assert (await api.post(BODY, key, Authorization="Bearer key-a").whole()).is_replay
-        stranger = await api.post(BODY, key, Authorization="Bearer wrong").whole()
-        assert stranger.status == 401
-
-
-@pytest.mark.parametrize("bad", ["", " ", "x" * 256, "a\tb", "schlüssel", "a\x7fb"])
-async def test_a_bad_key_is_a_400_that_names_the_header(broker: Stack, bad: str) -> None:
-    async with api_on(broker) as api:
-        answer = await api.post(BODY, bad.strip(" ")).whole()
-        assert answer.status == 400
-        assert json.loads(answer.body)["error"]["param"] == "Idempotency-Key"
-        assert api.n_runs == 0
-
-
-@pytest.mark.parametrize("good", ["x", "x" * 255, "a b", "stainless-python-retry-1f"])
-async def test_a_key_of_up_to_255_characters_is_taken(broker: Stack, good: str) -> None:
-    async with api_on(broker) as api:
-        assert (await api.post(BODY, good).whole()).status == 200
-        assert (await api.post(BODY, good).whole()).is_replay
-
-
-async def test_without_redis_a_request_with_a_key_is_refused_at_once(broker: Stack, key: str) -> None:
-    async with api_on(broker, redis_url="redis://127.0.0.1:1/0") as api:
-        answer = await api.post(BODY, key).whole(2.0)
-        assert answer.status == 503
-        assert answer.code == "queue_unavailable"
-        assert answer.headers["retry-after"]
-        assert api.n_runs == 0
-        assert (await api.post(BODY, key, "/v1/tokenize").whole()).status != 503
-
-
-@pytest.mark.parametrize("body", [BODY, STREAM])
-async def test_an_answer_too_large_is_not_kept(
-    broker: Stack, key: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(idempotent_run, "MAX_ANSWER_BYTES", 10_000)
-    async with api_on(broker, delta("x" * 20_000), *HELLO) as one, api_on(broker) as two:
-        first = await one.post(body, key).whole()
-        assert first.status == 200
-        assert len(first.body) > 20_000
-        await until(lambda: not idem_keys(broker, "data:*") and not runs_of(one), "nothing is kept")
-        again = await two.post(body, key).whole()
-        assert again.status == 200
-        assert not again.is_replay
-
-
-async def test_the_oldest_answers_make_room(broker: Stack, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency_store, "MAX_KEPT_BYTES", 50_000)
-    async with api_on(broker, delta("x" * 20_000), *HELLO) as api:
-        for index in range(4):
-            await api.post(BODY, f"{key}{index}").whole()
-            await until(lambda: not runs_of(api), "it is recorded")
-        with broker.redis() as client:
-            kept = int(client.get("lis:idem:kept_bytes") or 0)
-            assert client.zcard("lis:idem:kept") == 2
-        assert 40_000 < kept <= 50_000
-        replays = [(await api.post(BODY, f"{key}{index}").whole()).is_replay for index in (3, 2, 1, 0)]
-        assert replays == [True, True, False, False]
-
-
-async def test_a_redis_that_lost_all_gets_the_answer_again_from_its_start(broker: Stack, key: str) -> None:
-    end = asyncio.Event()
-    async with api_on(broker, delta("one "), end, delta("two"), finished()) as one, api_on(broker) as two:
-        first = await one.post(STREAM, key).text("one ")
-        await until(lambda: idem_keys(broker, "data:*"), "it is being recorded")
-        with broker.redis() as client:
-            client.flushall()
-        await until(lambda: idem_keys(broker, "data:*"), "it is recorded again")
-        end.set()
-        await first.whole()
-        await until(lambda: not runs_of(one), "it is kept")
-        same_answer(first, await two.post(STREAM, key).whole())
-        assert (one.n_runs, two.n_runs) == (1, 0)
-
-
-async def test_a_key_taken_by_another_run_leaves_the_first_to_its_own_readers(broker: Stack, key: str) -> None:
-    end = asyncio.Event()
-    async with api_on(broker, delta("one "), end, delta("two"), finished()) as one, api_on(broker) as two:
-        first = await one.post(STREAM, key).text("one ")
-        other = await one.post(STREAM, key).text("one ")
-        with broker.redis() as client:
-            (name,) = idem_keys(broker, "key:*")
-            client.set(name, "another " + client.get(name).decode().split()[1], px=60_000)
-        await until(lambda: all(run._is_lost for run in runs_of(one)), "it is found out", 5.0)
-        end.set()
-        for each in (first, other):
-            assert (await each.whole()).body.endswith(b"data: [DONE]\n\n")
-        await until(lambda: not runs_of(one), "it is over")
-        assert two.n_runs == 0
-
-
-async def test_a_large_answer_is_replayed_byte_for_byte(broker: Stack, key: str) -> None:
-    text = "".join(chr(0x4E00 + index % 5000) for index in range(1_000_000))
-    async with api_on(broker, delta(text), *HELLO) as one, api_on(broker) as two:
-        first = await one.post(STREAM, key).whole()
-        again = await two.post(STREAM, key).whole()
-        assert len(first.body) > 2 * idempotency_store.READ_BYTES
-        same_answer(first, again)

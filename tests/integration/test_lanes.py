@@ -116,19 +116,20 @@ def check_lanes(stack: Stack, slots: int) -> None:
 
 def test_a_key_that_floods_delays_another_by_one_request(one_slot: Stack) -> None:
     wait_idle(one_slot)
-    run_s = 0.4
-    flood = [short(one_slot, ALICE, round(run_s / TOKEN_S)) for _ in range(MAX_QUEUE + 1)]
-    wait_until(lambda: waiting(one_slot) == MAX_QUEUE, "all of them wait but the first")
-    waits_ms, passed = [], []
+    n_tokens = round(0.25 / TOKEN_S)
+    began = len(starts(one_slot))
+    flood = [short(one_slot, ALICE, n_tokens)]
+    wait_until(lambda: len(starts(one_slot)) > began, "the first of them runs")
+    flood += [short(one_slot, ALICE, n_tokens) for _ in range(MAX_QUEUE)]
+    wait_until(lambda: waiting(one_slot) > MAX_QUEUE // 2, "many of them wait")
+    passed = []
     for _ in range(8):
         before = starts(one_slot)
         single = short(one_slot, BOB, 2).wait()
         assert single.has_done, single.error
-        waits_ms.append(int(single.headers["x-queue-wait-ms"]))
         passed.append(starts(one_slot)[len(before) :].index(single.id))
     assert any(not call.is_over() for call in flood)
-    assert max(passed) <= 1, (passed, waits_ms)  # one may have begun while it was on its way
-    assert max(waits_ms) < 2 * run_s * 1000 + 500, waits_ms
+    assert max(passed) <= 1, passed  # one may have begun while it was on its way
     assert all(call.wait().has_done for call in flood)
 
 

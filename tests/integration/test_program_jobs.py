@@ -83,7 +83,9 @@ def test_a_callback_key_gets_the_answer_once_and_lapses(service: Stack, app: Cel
         failing = send(app, ["", "a"], callback_key=key, callback_ttl_s=60)
         with pytest.raises(JobFailed):
             failing.get(timeout=30)
-        wait_until(lambda: client.llen(key) or True, "looked")
+        error = json.loads(client.blpop([key], timeout=30)[1])
+        assert error == {"id": failing.id, "error": "'texts[0]' is empty"}
+        assert client.llen(key) == 0
         assert 0 < client.ttl(f"lis:job:{job.id}") <= 600
 
 

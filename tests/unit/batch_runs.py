@@ -115,5 +115,12 @@ class World:
         return [json.loads(line) for line in data.splitlines()]
 
 
+async def until(predicate: Callable[[], Awaitable[bool]]) -> None:
+    """Return when it is true; fail when it is not within 5 s."""
+    async with asyncio.timeout(5):
+        while not await predicate():  # noqa: ASYNC110 - no event tells of what is asked here
+            await asyncio.sleep(0.005)
+
+
 def vectors(line: dict[str, Any]) -> Any:
     return np.array([item["embedding"] for item in line["response"]["body"]["data"]], dtype="<f4")

@@ -13,7 +13,7 @@ from api.batches.errors import StorageFull
 from api.batches.records import BatchRecord, BatchStatus, advanced
 from api.batches.runner import embeddings, generations, lane, run
 from api.batches.runner.windows import EMBEDDINGS, GENERATIONS
-from tests.unit.batch_runs import POISON, VAGUE, WRONG, FakeLane, World, vectors
+from tests.unit.batch_runs import POISON, VAGUE, WRONG, FakeLane, World, until, vectors
 from tests.unit.batch_support import line
 from tests.unit.fake_jobs import CHAT, vector
 
@@ -181,12 +181,10 @@ async def crash_after(world: World, batch: BatchRecord, windows: int) -> FakeLan
     dying = FakeLane()
     task = asyncio.ensure_future(world.runner(dying).run(batch))
 
-    async def done() -> int:
-        return sum(entry.name.endswith(".json") for entry in await world.files.list_parts(batch.id))
+    async def has_done() -> bool:
+        return sum(entry.name.endswith(".json") for entry in await world.files.list_parts(batch.id)) >= windows
 
-    async with asyncio.timeout(10):
-        while await done() < windows:
-            await asyncio.sleep(0)
+    await until(has_done)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return dying
@@ -311,9 +309,11 @@ async def test_progress_is_told_while_it_runs(world: World) -> None:
 
     world.lane.before = hold_the_fifth
     task = asyncio.ensure_future(world.runner().run(batch))
-    async with asyncio.timeout(5):
-        while (await world.live.with_progress([batch]))[0].counts.completed < 4:
-            await asyncio.sleep(0.01)
+
+    async def four_are_done() -> bool:
+        return (await world.live.with_progress([batch]))[0].counts.completed >= 4
+
+    await until(four_are_done)
     (now,) = await world.live.with_progress([batch])
     assert now.counts.total == 8 and now.tokens.input == 4000
     release.set()
@@ -327,9 +327,11 @@ async def test_of_one_key_two_batches_run_at_a_time_and_others_wait(world: World
     world.lane.before = release.wait
     runner = world.runner()
     tasks = [asyncio.ensure_future(runner.run(batch)) for batch in batches]
-    async with asyncio.timeout(5):
-        while len(world.lane.slices) < 2:
-            await asyncio.sleep(0.01)
+
+    async def two_run() -> bool:
+        return len(world.lane.slices) == 2
+
+    await until(two_run)
     await asyncio.sleep(0.05)
     assert len(world.lane.slices) == 2
     release.set()
