@@ -37,9 +37,9 @@ def summary(args: Any, kwargs: Any) -> str:
     """The model, and how many texts. Of anything that is not ours, nothing."""
     first = args[0] if args and isinstance(args[0], dict) else kwargs
     if not isinstance(first, dict):
-        return "()"
+        return ""
     model, texts = first.get("model"), first.get("texts")
-    parts = [repr(model)[:80]] if isinstance(model, str) and model else []
+    parts = [model[:80]] if isinstance(model, str) and model else []
     if isinstance(texts, list):
         parts.append(f"{len(texts)} texts" if len(texts) != 1 else "1 text")
-    return f"({', '.join(parts)})"
+    return ", ".join(parts)

@@ -16,6 +16,7 @@ from typing import Protocol
 import redis
 
 from api.batches.batch_store import BatchStore
+from api.batches.cancelling import check_cancelled
 from api.batches.errors import BatchMissing
 from api.batches.file_store import FileStore
 from api.batches.live import LiveBatches
@@ -103,6 +104,7 @@ class Keeper:
                 log.debug("batches not looked at: %s", type(exc).__name__)
             except Exception:  # one bad record must not end the work on all others
                 log.exception("batches not looked at")
+            check_cancelled()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LOOK_S)
 
@@ -163,6 +165,7 @@ class Keeper:
                 if not await self._live.lease(batch_id, self._api_id, LEASE_S):
                     log.info("batch lost to another process", extra={"batch_id": batch_id})
                     return
+            check_cancelled()
 
     async def _advance(self, batch_id: str) -> None:
         batch = await self._batches.get(batch_id)

@@ -10,7 +10,6 @@ from typing import Any
 
 import redis.asyncio
 
-from api.batches import names
 from api.batches.batch_store import BatchStore
 from api.batches.errors import FileInUse, NotCancellable
 from api.batches.file_store import FileStore

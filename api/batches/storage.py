@@ -29,16 +29,6 @@ class UnusableStorage(Exception):
     """No such file system, a package that is missing, or no right to write. `str()` says which, without the URL."""
 
 
-def open_storage(settings: Settings) -> Storage:
-    """What LIS_FILES_URL names. Writes nothing yet. Raises SettingsInvalid."""
-    url = settings.files_url.get_secret_value() or str(settings.data_dir.resolve() / "files")
-    try:
-        return Storage(url)
-    except UnusableStorage as exc:
-        scheme = url.partition("://")[0]
-        raise SettingsInvalid(f"LIS_FILES_URL begins with '{scheme}://'; {exc}") from None
-
-
 class Entry(NamedTuple):
     """One file of a folder."""
 
@@ -250,6 +240,16 @@ class Pending:
             self.out.close()
         with contextlib.suppress(Exception):
             self._storage.remove_path(self._temporary)
+
+
+def open_storage(settings: Settings) -> Storage:
+    """What LIS_FILES_URL names. Writes nothing yet. Raises SettingsInvalid."""
+    url = settings.files_url.get_secret_value() or str(settings.data_dir.resolve() / "files")
+    try:
+        return Storage(url)
+    except UnusableStorage as exc:
+        scheme = url.partition("://")[0]
+        raise SettingsInvalid(f"LIS_FILES_URL begins with '{scheme}://'; {exc}") from None
 
 
 def _is_file(info: dict[str, Any]) -> bool:

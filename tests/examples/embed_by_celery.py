@@ -17,5 +17,5 @@ print(job.id, len(result["vectors"]), "vectors of", result["width"], "numbers")
 # or pushed to a list in Redis
 keywords = {"texts": texts, "model": MODEL, "encoding_format": "base64", "callback_key": "my-app:vectors"}
 app.send_task("tasks.embed", kwargs=keywords, queue=f"embed.{MODEL}", ignore_result=True)
-_, answer = redis.Redis.from_url(REDIS).blpop(["my-app:vectors"], timeout=600)
-print(answer[:60])
+answer = redis.Redis.from_url(REDIS).blpop(["my-app:vectors"], timeout=600)
+print(answer)

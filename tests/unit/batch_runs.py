@@ -35,6 +35,7 @@ class FakeLane:
         self.generated: list[GenerateRequest] = []
         self.in_flight = self.most_in_flight = 0
         self.tells_tokens = True
+        self.busy_s = 0.5  #: of a slice
         self.before: Callable[[], Awaitable[Any]] = lambda: asyncio.sleep(0)
 
     def ready(self, model: str) -> list[WorkerState]:
@@ -55,7 +56,7 @@ class FakeLane:
                 raise RequestFailed(ErrorCode.INVALID_REQUEST, f"input[{index}] is wrong", f"input[{index}]")
         rows = [vector(text).tobytes() for text in texts]
         tokens = [len(text.split()) for text in texts]
-        return SliceAnswer(WIDTH, rows, tokens if self.tells_tokens else [], sum(tokens), [], 0.5)
+        return SliceAnswer(WIDTH, rows, tokens if self.tells_tokens else [], sum(tokens), [], self.busy_s)
 
     async def generate(self, request: GenerateRequest, batch: BatchRecord) -> Generated:
         self.generated.append(request)

@@ -85,6 +85,7 @@ async def test_texts_of_a_window_go_sorted_by_length(world: World) -> None:
 
 
 async def test_two_slices_are_in_flight_and_no_more(world: World) -> None:
+    world.lane.busy_s = 10.0
     await world.ended(await world.batch(lines_of(["x " * 1000 for _ in range(20)])))
     assert len(world.lane.slices) == 20
     assert world.lane.most_in_flight == 2
@@ -254,6 +255,7 @@ async def test_a_cancelled_batch_ends_with_what_it_has(
     world: World, hears: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "LOOK_AT_RECORD_S", 0.02)
+    world.lane.busy_s = 10.0
     batch = await world.batch(lines_of(["x " * 1000 for _ in range(20)]))
     reached = asyncio.Event()
 
@@ -300,6 +302,7 @@ async def test_a_batch_whose_time_is_over_ends_as_expired_with_what_it_has(world
 
 
 async def test_progress_is_told_while_it_runs(world: World) -> None:
+    world.lane.busy_s = 10.0
     batch = await world.batch(lines_of(["x " * 1000 for _ in range(8)]))
     release = asyncio.Event()
 

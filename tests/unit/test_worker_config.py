@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tasks.contracts import SHARES, Lane, models_key, queue_name
+from tasks.contracts import SHARES, Lane, models_key, program_queue, queue_name
 
 SHOW = """
 import json, worker_config as c
@@ -37,7 +37,7 @@ def test_interactive_comes_strictly_before_batch() -> None:
     config = _config(LIS_MODEL_ALIAS="chat", LIS_EMBEDDING_MODEL_ALIAS="embed")
     models = models_key("chat", "embed")
     queues = [queue_name(lane, models, share) for lane in (Lane.INTERACTIVE, Lane.BATCH) for share in range(SHARES)]
-    assert config["queues"] == queues
+    assert config["queues"] == [*queues, program_queue("embed")]
     assert config["default"] == config["queues"][0]
     assert config["options"]["queue_order_strategy"] == "tasks.lanes:LaneOrder"
     assert config["options"]["priority_steps"] == [0]

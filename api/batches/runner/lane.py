@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 import redis
 
+from api.batches.cancelling import check_cancelled
 from api.batches.live import LiveBatches
 from api.batches.records import BatchRecord
 from api.job import JobState
@@ -133,6 +134,7 @@ class BatchLane:
                 if exc.code is not ErrorCode.WORKER_SHUTDOWN:
                     raise
                 why = exc.message
+            check_cancelled()
             log.debug("request of a batch waits: %s", why, extra={"batch_id": batch_id})
             await asyncio.sleep(pause_s)
             pause_s = min(MAX_PAUSE_S, 2 * pause_s)
@@ -145,6 +147,7 @@ class BatchLane:
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=CHECK_S)
+                check_cancelled()
                 is_missing = state.is_waiting() and await self._is_forgotten(state)
                 if is_missing and was_missing:  # twice, so that it was not just taken or released
                     raise JobRefused("The broker has lost the request.")

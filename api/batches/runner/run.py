@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from api.batches.batch_store import BatchStore
+from api.batches.cancelling import check_cancelled
 from api.batches.errors import FileMissing, StorageFull
 from api.batches.file_store import FileStore
 from api.batches.keeper import REDIS_ERRORS
@@ -203,6 +204,7 @@ class BatchRun:
                 now = await self._runner.batches.get(self._batch.id)
                 if now.status is BatchStatus.CANCELLING:
                     return Stop.CANCELLED
+            check_cancelled()
             await asyncio.sleep(LOOK_S)
         return Stop.EXPIRED
 
@@ -215,6 +217,7 @@ class BatchRun:
                 with contextlib.suppress(*REDIS_ERRORS):
                     await self._runner.live.note_progress(self._batch.id, progress)
             told = progress
+            check_cancelled()
             await asyncio.sleep(TELL_S)
 
     def _totals(self) -> tuple[RequestCounts, TokenCounts]:

@@ -1,0 +1,155 @@
+"""Texts per second of a batch, against the embedder called directly with the same slices, and against single requests.
+
+    uv run python -m benchmarks.batch_throughput [--texts 3000] [--batch-size 4]
+
+MiniLM on one thread. First the embedder in a process of its own, without queue or HTTP: on slices of the texts as they
+come, and on slices of the texts sorted by length inside each window, packed as the batch packs them. Then a service
+that runs the same texts as a batch, from the moment it is validated until the output file is there. Last, a request for
+each text through /v1/embeddings, one at a time and eight at a time.
+
+Exit status 1 when the batch has less than 0.9 of the sorted direct calls' throughput.
+"""
+
+import argparse
+import multiprocessing
+import random
+import re
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import httpx
+
+from api.batches.runner.embeddings import Text
+from api.batches.runner.packing import Pace, pack
+from api.batches.runner.windows import EMBEDDINGS
+from benchmarks.batch_client import create, embedding_line, retrieve, text_of, wait_ended
+from tests.stack import BASE_ENV, EMBED, Stack, real_models_env
+
+LIMIT = 0.9
+SLICE_TOKENS = 4096
+SINGLES = 400
+LINE_BYTES = 130  #: of an input line beside its text
+
+
+class Direct(NamedTuple):
+    texts_per_s: float
+    slices: int
+    slice_s: float  #: the median
+
+
+def texts_of(count: int, seed: int) -> list[str]:
+    """From a heading to half a page."""
+    rng = random.Random(seed)
+    return [text_of(rng, n, min(300, max(2, round(rng.lognormvariate(3.2, 0.9))))) for n in range(count)]
+
+
+def windows_of(texts: list[str]) -> list[list[str]]:
+    """About as the runner cuts them."""
+    windows: list[list[str]] = [[]]
+    size = 0
+    for text in texts:
+        size += len(text) + LINE_BYTES
+        if windows[-1] and (size > EMBEDDINGS.bytes or len(windows[-1]) == EMBEDDINGS.lines):
+            windows.append([])
+            size = len(text) + LINE_BYTES
+        windows[-1].append(text)
+    return windows
+
+
+def run_direct(texts: list[str], env: dict[str, str], is_sorted: bool, out: Any) -> None:
+    """In a process of its own: the model once loaded is not unloaded in the middle of a measurement."""
+    from tasks.engines.llamacpp.embedder import LlamaEmbedder
+    from tasks.settings import load_settings
+
+    values = {
+        "embedding_gguf_path": env["LIS_EMBEDDING_GGUF_PATH"],
+        "embedding_pooling": env["LIS_EMBEDDING_POOLING"],
+        "embedding_n_ubatch": int(env["LIS_EMBEDDING_N_UBATCH"]),
+        "embedding_batch_size": int(env["LIS_EMBEDDING_BATCH_SIZE"]),
+        "n_threads": int(env["LIS_N_THREADS"]),
+    }
+    embedder = LlamaEmbedder.load(load_settings(**values))
+    pace = Pace(SLICE_TOKENS)
+    pace.n_ctx, pace.width = embedder.n_ctx, embedder.width
+    took: list[float] = []
+    began_s = time.monotonic()
+    for window in windows_of(texts):
+        left = deque(Text(n, 0, text) for n, text in enumerate(window))
+        if is_sorted:
+            left = deque(sorted(left, key=lambda item: len(item.text), reverse=True))
+        while left:
+            part = [item.text for item in pack(left, pace)]
+            slice_began_s = time.monotonic()
+            result = embedder.embed(part)
+            took.append(time.monotonic() - slice_began_s)
+            pace.measured(sum(map(len, part)), result.prompt_tokens, took[-1])
+    out.send(Direct(len(texts) / (time.monotonic() - began_s), len(took), sorted(took)[len(took) // 2]))
+    embedder.close()
+
+
+def direct(texts: list[str], env: dict[str, str], is_sorted: bool) -> Direct:
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=run_direct, args=(texts, env, is_sorted, theirs))
+    process.start()
+    measured: Direct = ours.recv()
+    process.join()
+    return measured
+
+
+def batch(client: httpx.Client, texts: list[str]) -> float:
+    """Texts per second, from the end of validation to that of the batch."""
+    batch_id = create(client, [embedding_line(n, text) for n, text in enumerate(texts)])
+    while (now := retrieve(client, batch_id)) is None or now["status"] == "validating":
+        time.sleep(0.01)
+    began_s = time.monotonic()
+    ended = wait_ended(client, batch_id, 3600.0, pause_s=0.05)
+    if ended["request_counts"]["completed"] != len(texts):
+        sys.exit(f"the batch ended as {ended}")
+    return len(texts) / (time.monotonic() - began_s)
+
+
+def single(client: httpx.Client, texts: list[str], at_once: int) -> float:
+    def ask(text: str) -> None:
+        client.post("/v1/embeddings", json={"model": EMBED, "input": text}).raise_for_status()
+
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(ask, texts))
+    return len(texts) / (time.monotonic() - began_s)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=3000)
+    parser.add_argument("--batch-size", type=int, default=4, help="LIS_EMBEDDING_BATCH_SIZE")
+    parser.add_argument("--seed", type=int, default=5)
+    given = parser.parse_args()
+    texts = texts_of(given.texts, given.seed)
+    env = {**BASE_ENV, **real_models_env(), "LIS_EMBEDDING_BATCH_SIZE": str(given.batch_size)}
+    words = sum(len(text.split()) for text in texts) / len(texts)
+    print(f"{len(texts)} texts of {words:.0f} words on average; LIS_EMBEDDING_BATCH_SIZE {given.batch_size}")
+    plain = direct(texts, env, is_sorted=False)
+    ordered = direct(texts, env, is_sorted=True)
+    for name, one in (("as they come", plain), ("sorted by length", ordered)):
+        print(f"direct, {name:17} {one.texts_per_s:7.1f} texts/s, {one.slices} slices of {one.slice_s:.2f} s (median)")
+    with Stack({"LIS_EMBEDDING_BATCH_SIZE": str(given.batch_size)}) as stack, stack.client() as client:
+        batched = batch(client, texts)
+        slice_s = sorted(float(ms) / 1000 for ms in re.findall(r"request finished .*prompt_ms=(\S+)", stack.log_text()))
+        print(
+            f"batch                    {batched:7.1f} texts/s, {len(slice_s)} slices of "
+            f"{slice_s[len(slice_s) // 2]:.2f} s (median), {slice_s[-1]:.2f} s (longest)"
+        )
+        for at_once in (1, 8):
+            alone = single(client, texts[:SINGLES], at_once)
+            print(f"single requests, {at_once} at once{alone:7.1f} texts/s: the batch has {batched / alone:.2f} of it")
+    ratio = batched / ordered.texts_per_s
+    print(f"sorting gives {ordered.texts_per_s / plain.texts_per_s:.2f} of the throughput without it")
+    print(f"the batch has {ratio:.3f} of the direct calls' throughput; the limit is {LIMIT}")
+    return 0 if ratio >= LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
