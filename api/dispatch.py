@@ -240,10 +240,9 @@ class Dispatcher:
         """In a thread: Celery's publish blocks for 1-2 ms."""
         task = CHAT_TASK if isinstance(state.request, GenerateRequest) else EMBED_TASK
         message = msgspec.to_builtins(msgspec.structs.replace(state.request, attempt=state.attempt))
-        options = {"task_id": state.id, "queue": queue, "retry": False, "ignore_result": True}
-        if not self._settings.log_prompts:
-            options["argsrepr"] = f"('{state.request.model}',)"  # what monitors show: no prompt in it
-        self._celery.send_task(task, [message], **options)
+        # `argsrepr` is what Celery's logs show; what a worker shows is its own (tasks/shown.py)
+        options = {"task_id": state.id, "queue": queue, "argsrepr": state.request.model, "retry": False}
+        self._celery.send_task(task, [message], ignore_result=True, **options)
 
     async def _control(self, worker: str, control: Control) -> None:
         await self._redis.publish(control_channel(worker), msgspec.msgpack.encode(control))

@@ -1,11 +1,11 @@
 """Texts per second of a batch, against the embedder called directly with the same slices, and against single requests.
 
-    uv run python -m benchmarks.batch_throughput [--texts 3000] [--batch-size 4]
+    uv run python -m benchmarks.batch_throughput [--texts 1500] [--rounds 3] [--batch-size 4]
 
-MiniLM on one thread. First the embedder in a process of its own, without queue or HTTP: on slices of the texts as they
-come, and on slices of the texts sorted by length inside each window, packed as the batch packs them. Then a service
-that runs the same texts as a batch, from the moment it is validated until the output file is there. Last, a request for
-each text through /v1/embeddings, one at a time and eight at a time.
+MiniLM on one thread. In each round first the embedder in a process of its own, without queue or HTTP: on slices of the
+texts as they come, and on slices of the texts sorted by length inside each window, packed as the batch packs them. Then
+the service runs the same texts as a batch, timed from the moment it is validated until the output file is there. Last,
+a request for each text through /v1/embeddings, one at a time and eight at a time.
 
 Exit status 1 when the batch has less than 0.9 of the sorted direct calls' throughput.
 """
@@ -31,6 +31,7 @@ from tests.stack import BASE_ENV, EMBED, Stack, real_models_env
 LIMIT = 0.9
 SLICE_TOKENS = 4096
 SINGLES = 400
+SLICE = re.compile(r"request finished .*prompt_ms=(\S+)")
 LINE_BYTES = 130  #: of an input line beside its text
 
 
@@ -38,6 +39,12 @@ class Direct(NamedTuple):
     texts_per_s: float
     slices: int
     slice_s: float  #: the median
+
+
+class Batched(NamedTuple):
+    texts_per_s: float
+    slices_s: list[float]  #: sorted
+    busy: float  #: part of the time in which the engine worked on a slice
 
 
 def texts_of(count: int, seed: int) -> list[str]:
@@ -64,7 +71,7 @@ def run_direct(texts: list[str], env: dict[str, str], is_sorted: bool, out: Any)
     from tasks.engines.llamacpp.embedder import LlamaEmbedder
     from tasks.settings import load_settings
 
-    values = {
+    values: dict[str, Any] = {
         "embedding_gguf_path": env["LIS_EMBEDDING_GGUF_PATH"],
         "embedding_pooling": env["LIS_EMBEDDING_POOLING"],
         "embedding_n_ubatch": int(env["LIS_EMBEDDING_N_UBATCH"]),
@@ -99,16 +106,19 @@ def direct(texts: list[str], env: dict[str, str], is_sorted: bool) -> Direct:
     return measured
 
 
-def batch(client: httpx.Client, texts: list[str]) -> float:
-    """Texts per second, from the end of validation to that of the batch."""
+def batch(stack: Stack, client: httpx.Client, texts: list[str]) -> Batched:
+    """From the end of validation to that of the batch."""
+    before = len(SLICE.findall(stack.log_text()))
     batch_id = create(client, [embedding_line(n, text) for n, text in enumerate(texts)])
     while (now := retrieve(client, batch_id)) is None or now["status"] == "validating":
         time.sleep(0.01)
     began_s = time.monotonic()
     ended = wait_ended(client, batch_id, 3600.0, pause_s=0.05)
+    took_s = time.monotonic() - began_s
     if ended["request_counts"]["completed"] != len(texts):
         sys.exit(f"the batch ended as {ended}")
-    return len(texts) / (time.monotonic() - began_s)
+    slices_s = sorted(float(ms) / 1000 for ms in SLICE.findall(stack.log_text())[before:])
+    return Batched(len(texts) / took_s, slices_s, sum(slices_s) / took_s)
 
 
 def single(client: httpx.Client, texts: list[str], at_once: int) -> float:
@@ -123,7 +133,8 @@ def single(client: httpx.Client, texts: list[str], at_once: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=3000)
+    parser.add_argument("--texts", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=4, help="LIS_EMBEDDING_BATCH_SIZE")
     parser.add_argument("--seed", type=int, default=5)
     given = parser.parse_args()
@@ -131,22 +142,35 @@ def main() -> int:
     env = {**BASE_ENV, **real_models_env(), "LIS_EMBEDDING_BATCH_SIZE": str(given.batch_size)}
     words = sum(len(text.split()) for text in texts) / len(texts)
     print(f"{len(texts)} texts of {words:.0f} words on average; LIS_EMBEDDING_BATCH_SIZE {given.batch_size}")
-    plain = direct(texts, env, is_sorted=False)
-    ordered = direct(texts, env, is_sorted=True)
-    for name, one in (("as they come", plain), ("sorted by length", ordered)):
-        print(f"direct, {name:17} {one.texts_per_s:7.1f} texts/s, {one.slices} slices of {one.slice_s:.2f} s (median)")
     with Stack({"LIS_EMBEDDING_BATCH_SIZE": str(given.batch_size)}) as stack, stack.client() as client:
-        batched = batch(client, texts)
-        slice_s = sorted(float(ms) / 1000 for ms in re.findall(r"request finished .*prompt_ms=(\S+)", stack.log_text()))
+        return measure(stack, client, texts, env, given.rounds)
+
+
+def measure(stack: Stack, client: httpx.Client, texts: list[str], env: dict[str, str], rounds: int) -> int:
+    """In turns, so that what else the machine does falls on all; of each the best round counts."""
+    best: dict[str, float] = {}
+    for number in range(1, rounds + 1):
+        plain, ordered = direct(texts, env, is_sorted=False), direct(texts, env, is_sorted=True)
+        batched = batch(stack, client, texts)
+        speeds = {"as they come": plain.texts_per_s, "sorted": ordered.texts_per_s, "batch": batched.texts_per_s}
+        best = {name: max(speed, best.get(name, 0.0)) for name, speed in speeds.items()}
+        print(f"round {number}")
+        for name, one in (("direct, as they come", plain), ("direct, sorted", ordered)):
+            print(f"  {name:20} {one.texts_per_s:7.1f} texts/s, {one.slices} slices of {one.slice_s:.2f} s (median)")
+        slices_s = batched.slices_s
         print(
-            f"batch                    {batched:7.1f} texts/s, {len(slice_s)} slices of "
-            f"{slice_s[len(slice_s) // 2]:.2f} s (median), {slice_s[-1]:.2f} s (longest)"
+            f"  {'batch':20} {batched.texts_per_s:7.1f} texts/s, {len(slices_s)} slices of "
+            f"{slices_s[len(slices_s) // 2]:.2f} s (median), {slices_s[-1]:.2f} s (longest); "
+            f"the engine was busy for {batched.busy:.1%} of the time",
+            flush=True,
         )
-        for at_once in (1, 8):
-            alone = single(client, texts[:SINGLES], at_once)
-            print(f"single requests, {at_once} at once{alone:7.1f} texts/s: the batch has {batched / alone:.2f} of it")
-    ratio = batched / ordered.texts_per_s
-    print(f"sorting gives {ordered.texts_per_s / plain.texts_per_s:.2f} of the throughput without it")
+    for at_once in (1, 8):
+        alone = single(client, texts[:SINGLES], at_once)
+        print(
+            f"single requests, {at_once} at once {alone:6.1f} texts/s: the batch has {best['batch'] / alone:.2f} of it"
+        )
+    ratio = best["batch"] / best["sorted"]
+    print(f"sorting gives {best['sorted'] / best['as they come']:.2f} of the throughput without it")
     print(f"the batch has {ratio:.3f} of the direct calls' throughput; the limit is {LIMIT}")
     return 0 if ratio >= LIMIT else 1
 

@@ -5,6 +5,7 @@ A client's bytes are kept as they came, so that thousands of them, or a flood of
 """
 
 import asyncio
+import contextlib
 import json
 import resource
 import socket
@@ -13,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 CONNECT_TIMEOUT_S = 30.0
 
@@ -33,10 +34,9 @@ class Client(asyncio.Protocol):
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self.sent_s = time.monotonic()
-        transport.write(self._request)
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         now_s = time.monotonic()
@@ -162,11 +162,11 @@ def _add(report: Report, statuses: Counter[str], client: Client) -> None:
             report.broken += 1
             return
         statuses[f"{status} {error['code']}" if error else status] += 1
-        report.with_retry_after += b"retry-after" in head.lower()
+        report.with_retry_after += b"\r\nretry-after:" in head.lower()
         report.whole += error is None
         return
     statuses[status] += 1
-    words = tokens = at = 0
+    tokens = at = 0
     arrivals = iter(client.pieces)
     seen_ns, seen = 0, 0
     text = ""
@@ -180,8 +180,8 @@ def _add(report: Report, statuses: Counter[str], client: Client) -> None:
             text += piece
             while client.pieces and seen < len(head) + 4 + at - 1:
                 seen_ns, seen = next(arrivals, (seen_ns, 1 << 62))
-            if client.pieces and piece.strip().isdigit():
-                report.delays_ms.append((seen_ns - int(piece)) / 1e6)
+            if client.pieces:  # tokens that left together came together
+                report.delays_ms += [(seen_ns - int(word)) / 1e6 for word in piece.split() if word.isdigit()]
         tokens += (chunk.get("usage") or {}).get("completion_tokens", 0)
     words = len(text.split())
     report.words += words
@@ -206,10 +206,8 @@ async def main() -> None:
                 await group.start(command)
             case "wait":
                 waits = (client.ended.wait() for client in group.clients)
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.gather(*waits), command["timeout_s"])
-                except TimeoutError:
-                    pass
             case "leave":
                 for client in group.clients:
                     client.leave()
@@ -258,7 +256,8 @@ class Clients:
         self._do("forget", group, wants_report=False)
 
     def _do(self, op: str, group: str, *, wants_report: bool = True, **options: Any) -> dict[str, Any]:
-        assert self._popen.stdin is not None and self._popen.stdout is not None
+        if self._popen.stdin is None or self._popen.stdout is None:
+            raise RuntimeError("the clients have no pipes")
         self._popen.stdin.write(json.dumps({"op": op, "group": group, "wants_report": wants_report, **options}) + "\n")
         self._popen.stdin.flush()
         answer: dict[str, Any] = json.loads(self._popen.stdout.readline())

@@ -5,9 +5,9 @@ from statistics import median
 import psutil
 
 from benchmarks.load_client import Clients, Report
-from benchmarks.load_speed import QUIET, STREAMS, streaming_body
+from benchmarks.load_speed import QUIET, STREAMS, small_body, streaming_body
 from tests.integration.chat_client import wait_idle, worker_state
-from tests.stack import CHAT, Stack
+from tests.stack import Stack
 from tests.support import wait_until
 
 WAITING = 1000
@@ -20,16 +20,20 @@ MIN_RATIO = 0.9
 MAX_SLOW_KIB = 1024.0
 
 
+def _api(stack: Stack) -> psutil.Process:
+    if stack.api is None:
+        raise RuntimeError("the API was not started")
+    return psutil.Process(stack.api.pid)
+
+
 def resident_kib(stack: Stack) -> float:
     """What the API process alone has in memory."""
-    assert stack.api is not None
-    return float(psutil.Process(stack.api.pid).memory_full_info().uss / 1024)
+    return float(_api(stack).memory_full_info().uss / 1024)
 
 
 def connections(stack: Stack) -> int:
     """Clients that the API has a socket for."""
-    assert stack.api is not None
-    sockets = psutil.Process(stack.api.pid).net_connections("tcp")
+    sockets = _api(stack).net_connections("tcp")
     return sum(1 for one in sockets if one.status != psutil.CONN_LISTEN)
 
 
@@ -63,7 +67,7 @@ def waiting() -> list[str]:
         warm_up(clients, STREAMS)
         start_streams(stack, clients)
         before_kib = resident_kib(stack)
-        clients.start("waiting", WAITING, _small_body())
+        clients.start("waiting", WAITING, small_body())
         wait_until(lambda: queue(stack)["waiting"] == WAITING, "all of them wait", 60.0)
         each_kib = (resident_kib(stack) - before_kib) / WAITING
         print(f"  {WAITING} waiting, {STREAMS} streaming: {each_kib:.1f} KiB for each that waits")
@@ -75,7 +79,7 @@ def waiting() -> list[str]:
         print(f"  served: {answered.statuses}, whole {answered.whole}, broken {answered.broken + streams.broken}")
         if answered.statuses != {"200": WAITING} or answered.whole != WAITING or streams.statuses != {"200": STREAMS}:
             breaches.append("not every request was answered")
-        breaches += _left_behind(stack, before_kib)
+        breaches += left_behind(stack, before_kib)
     return breaches
 
 
@@ -87,7 +91,7 @@ def full() -> list[str]:
         warm_up(clients, STREAMS)
         start_streams(stack, clients)
         before_kib = resident_kib(stack)
-        clients.start("waiting", WAITING, _small_body())
+        clients.start("waiting", WAITING, small_body())
         refused = WAITING - DEFAULT_MAX_QUEUE
         wait_until(lambda: clients.report("waiting").ended >= refused, "the others are refused", 60.0)
         left, streams = clients.leave("waiting"), clients.leave("streams")
@@ -96,15 +100,11 @@ def full() -> list[str]:
         wanted = {"503 server_busy": refused, "none": DEFAULT_MAX_QUEUE}
         if left.statuses != wanted or left.with_retry_after != refused or streams.statuses != {"200": STREAMS}:
             breaches.append(f"the answers were to be {wanted}")
-        breaches += _left_behind(stack, before_kib)
+        breaches += left_behind(stack, before_kib)
     return breaches
 
 
-def _small_body() -> dict[str, object]:
-    return {"model": CHAT, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-
-
-def _left_behind(stack: Stack, before_kib: float) -> list[str]:
+def left_behind(stack: Stack, before_kib: float) -> list[str]:
     """What is still there of requests that are over."""
     wait_until(lambda: connections(stack) == 0, "connections are closed")
     breaches = []

@@ -25,6 +25,10 @@ def streaming_body(text: str, max_tokens: int) -> dict[str, Any]:
     }
 
 
+def small_body() -> dict[str, Any]:
+    return {"model": CHAT, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+
+
 def tokens() -> list[str]:
     """Flat out: `bulk` puts 64 tokens at a time, as the fake engine does when a token takes no time; `each` one."""
     breaches = []

@@ -25,6 +25,7 @@ import msgspec
 from tasks.contracts import CLAIM_TTL_S, Work, claim_key, lane_key, lane_work_key
 
 ENDED_TTL_MS = 60_000  #: how long an ended request's claim still tells that it ran
+QUEUE_TTL_MS = 30 * 86_400_000  #: of messages that no worker has come for; each new one prolongs it
 FIRST_LEASE_MS = (
     1_500  #: until the message is known to be in the queue; then `extend`. Under 2 s, the bound of a refusal
 )
@@ -61,6 +62,7 @@ if value == 'waiting' then
   redis.call('PEXPIREAT', KEYS[1], ARGV[2])
   redis.call('ZADD', KEYS[2], 'XX', ARGV[2], ARGV[1])
 end
+redis.call('PEXPIRE', KEYS[3], ARGV[3])
 return value
 """
 
@@ -158,7 +160,8 @@ class AsyncClaims:
 
     async def extend(self, claim: str, queue: str, ends_ms: int) -> bool:
         """Let a waiting claim end at `ends_ms` (Redis's clock). False: it has lapsed, nobody can run it any more."""
-        return await self._extend(keys=[claim_key(claim), lane_key(queue)], args=[claim, ends_ms]) is not None
+        keys = [claim_key(claim), lane_key(queue), queue]  # Celery keeps a queue's messages under its plain name
+        return await self._extend(keys=keys, args=[claim, ends_ms, QUEUE_TTL_MS]) is not None
 
     async def withdraw(self, claim: str, queue: str) -> Owner | None:
         """None: it has not run and never will. Else who took it."""

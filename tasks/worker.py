@@ -7,6 +7,7 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from celery import bootsteps, signals
@@ -57,8 +58,10 @@ EXIT_CANNOT_START = 78  #: EX_CONFIG of sysexits.h: starting again would not hel
 class WorkerRuntime:
     """What one worker process holds: the engine host, the heartbeat, the claims."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, slots: Callable[[], int]) -> None:
+        """`slots` tells how many tasks may run at a time: a monitor can lower it (tasks/pool.py)."""
         self.settings = settings
+        self._slots = slots
         self.name = worker_name(settings)
         self.boot_id = secrets.token_hex(6)
         self._url = redis_url(settings)
@@ -207,7 +210,7 @@ class WorkerRuntime:
             models=host.models if host is not None else [],
             queues={lane.value: queue_name(lane, self._models) for lane in Lane},
             shares=SHARES,
-            slots=self.settings.parallel,
+            slots=self._slots(),
             running=host.running_ids() if host is not None else [],
             embedding_batch_size=self.settings.embedding_batch_size,
             work=list(self._work.values()),
@@ -236,7 +239,7 @@ class ModelsStep(bootsteps.StartStopStep):
         skip_last_collection()
         for line in unknown_variables(Settings, ENV_FILE):
             log.warning("%s", line)
-        _runtime = WorkerRuntime(load_settings())
+        _runtime = WorkerRuntime(load_settings(), lambda: parent.pool.num_processes)
         try:
             _runtime.start()
         except (ModelLoadError, EngineFailed) as exc:

@@ -16,7 +16,8 @@ The prompt may ask for more:
 LIS_FAKE_TOKEN is the time of one step in seconds, in which each slot gets one token; at 0 it runs flat out and puts
 many tokens into a delta. LIS_FAKE_PREFILL is the time before the first token of a prompt of more than 200 tokens.
 
-Embeddings: an embedding text of more than 200 tokens takes LIS_FAKE_PREFILL, too, and the word `FAKE-ERROR` fails it.
+Embeddings: an embedding text of more than 200 tokens takes LIS_FAKE_PREFILL, too. The word `FAKE-ERROR` fails it, and
+with `FAKE-CRASH` the process dies.
 """
 
 import hashlib
@@ -263,6 +264,8 @@ class FakeEmbeddingEngine:
         for index, words in enumerate(tokens):
             if is_cancelled():
                 raise Cancelled
+            if "FAKE-CRASH" in words:
+                os.kill(os.getpid(), signal.SIGKILL)
             if "FAKE-ERROR" in words:
                 name = f"input[{index}]"
                 raise DecodeFailed(f"{name}: the model failed to decode (asked for by the text)", param=name)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tasks.contracts import Lane, models_key, program_queue, queue_name, queue_names
-from tests.integration.chat_client import FOREVER, chat, embed, is_running, wait_idle
+from tests.integration.chat_client import FOREVER, chat, embed, is_running, wait_idle, worker_state
 from tests.integration.test_program_jobs import program, send
 from tests.stack import CHAT, EMBED, FAKE_ENV, Process, Stack, free_port
 from tests.support import wait_until
@@ -97,7 +97,7 @@ def test_a_task_has_its_requests_id_its_state_and_its_runtime(service: Stack, fl
 def test_no_prompt_is_anywhere_while_it_runs_or_after(service: Stack, flower: Flower) -> None:
     with chat(service, f"{SECRET} {FOREVER}") as call:
         call.wait_text()
-        running = flower.get("/workers", refresh="1")[flower.worker]
+        running = flower.get("/workers", refresh="1", workername=flower.worker)[flower.worker]
         assert [task["id"] for task in running["active"]] == [call.id]
         with program(service) as app:
             job = send(app, [SECRET] * 3, model=EMBED)
@@ -146,6 +146,7 @@ def test_the_pool_shrinks_to_one_and_grows_back_to_the_slots(service: Stack, flo
     assert flower.post(f"/worker/pool/grow/{flower.worker}").status_code == 403, "more than the engine has slots"
     assert flower.post(f"/worker/pool/shrink/{flower.worker}").status_code == 200
     assert limit() == 1
+    wait_until(lambda: (state := worker_state(service)) and state.slots == 1, "estimates know of it")
     assert flower.post(f"/worker/pool/shrink/{flower.worker}").status_code == 403
     with chat(service, FOREVER) as holder:
         holder.wait_text()
