@@ -12,7 +12,6 @@ from quart.wrappers.request import Body
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from api.errors import BodyTooLarge, UnsupportedMediaType
-from api.lean import Signal
 from api.protocol.fields import InvalidRequest, kind
 
 OFF_LOOP_BYTES = 256 * 1024  #: parsed on a thread from here on: 5 MB of small messages take 70 ms
@@ -31,8 +30,8 @@ class BoundedBody(Body):
 
     def __init__(self, expected_content_length: int | None, max_content_length: int | None) -> None:
         super().__init__(expected_content_length, max_content_length)
-        self._complete = Signal()
-        self._has_data = Signal()
+        self._complete = asyncio.Event()
+        self._has_data = asyncio.Event()
 
     def append(self, data: bytes) -> None:
         super().append(data)

@@ -12,7 +12,6 @@ from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent, ASGISendCall
 
 from api.auth import CALLER
 from api.keys import NOBODY, Caller
-from api.lean import Signal
 from api.upload_body import BODY, UploadBody
 
 log = logging.getLogger("api.access")
@@ -102,7 +101,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._scope = scope
-        self._body_ended = Signal()
+        self._body_ended = asyncio.Event()
         self._received = 0
         self._is_discarding = False
         self.status = 0

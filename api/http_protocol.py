@@ -5,11 +5,8 @@ keep-alive time is over, and ends a whole connection with an exception on some H
 these classes, so `install` puts ours in their places.
 """
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import h2.errors
@@ -20,16 +17,12 @@ import hypercorn.asyncio.run
 import hypercorn.asyncio.tcp_server
 import hypercorn.protocol
 import msgspec
-from hypercorn.asyncio.task_group import TaskGroup, _handle
 from hypercorn.asyncio.tcp_server import TCPServer
-from hypercorn.config import Config
 from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.typing import AppWrapper, ASGIReceiveEvent, ASGISendEvent, Scope
 
 from api.cors import EXPOSED
 from api.errors import http_error
-from api.lean import Messages, ServerSignal
 from api.responses import JSON_TYPE
 from tasks.contracts import new_request_id
 
@@ -39,31 +32,8 @@ log = logging.getLogger(__name__)
 def install() -> None:
     """Before the first connection."""
     hypercorn.asyncio.run.TCPServer = Connection  # type: ignore[attr-defined]
-    hypercorn.asyncio.tcp_server.TaskGroup = SmallTaskGroup  # type: ignore[attr-defined]
-    hypercorn.asyncio.run.WorkerContext.event_class = ServerSignal  # type: ignore[attr-defined]
     hypercorn.protocol.H11Protocol = Http1  # type: ignore[attr-defined]
     hypercorn.protocol.H2Protocol = Http2  # type: ignore[attr-defined]
-
-
-class SmallTaskGroup(TaskGroup):
-    """Its queue of a request's messages is small (lean.py)."""
-
-    async def spawn_app(
-        self,
-        app: AppWrapper,
-        config: Config,
-        scope: Scope,
-        send: Callable[[ASGISendEvent | None], Awaitable[None]],
-    ) -> Callable[[ASGIReceiveEvent], Awaitable[None]]:
-        messages: Messages[ASGIReceiveEvent] = Messages(config.max_app_queue_size)
-        loop = self._loop
-        in_thread = partial(loop.run_in_executor, None)
-
-        def call_soon(function: Callable[..., Any], *args: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(function(*args), loop).result()
-
-        self.spawn(_handle, app, config, scope, messages.get, send, in_thread, call_soon)
-        return messages.put
 
 
 class Connection(TCPServer):

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import msgspec
 
 from api.job_types import Event, JobRefused, RequestFailed
-from api.lean import ShortQueue, Signal
 from tasks.contracts import (
     AnyFrame,
     Delta,
@@ -52,6 +52,7 @@ class JobState:
         self.worker: tuple[str, str] | None = None  #: name and boot id of the worker that runs it
         self.has_output = False  #: something of the answer has arrived, so it cannot be started again unnoticed
         self.ended = False
+        self.may_restart = True  #: False: whoever sent it does that itself
         self.refused = False  #: this API process shuts down: the wait ends now
         self.hopeless_s: float | None = None  #: the wait that was expected, so long that it ends now
         self.next_seq = 0
@@ -59,9 +60,9 @@ class JobState:
         self.heard_at = self.created  #: when a frame came, or was asked for
         self.asked_at: float | None = None  #: when frames were asked for first, since the last that came
         self._early: dict[int, AnyFrame] = {}
-        self._events: ShortQueue[Any] = ShortQueue()
+        self._events: deque[Any] = deque()
         self._failure: RequestFailed | None = None
-        self._changed = Signal()
+        self._changed = asyncio.Event()
 
     @property
     def claim(self) -> str:
@@ -129,7 +130,7 @@ class JobState:
         return self.refused or self.hopeless_s is not None
 
     def can_restart(self) -> bool:
-        return not self.has_output and not self.ended and self.attempt < MAX_ATTEMPTS
+        return self.may_restart and not self.has_output and not self.ended and self.attempt < MAX_ATTEMPTS
 
     def _end_with(self, failure: RequestFailed) -> None:
         failure.queue_ms = self.queue_ms()

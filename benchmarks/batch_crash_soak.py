@@ -40,18 +40,18 @@ from tests.stack import FAKE_ENV, Stack
 FAKE = {**FAKE_ENV, "LIS_FAKE_PREFILL": "0.15"}
 LONG_WORDS = 210  #: texts of more than 200 words take the fake engine LIS_FAKE_PREFILL
 COSINE = 0.9999
-MADE_LONG = 25  #: every so manieth text is long
+LONG_EVERY = 25  #: every so manieth text is long
 AT_ONCE = 0.3  #: of the kills that come shortly after the one before, whatever state all is in
 COMPLETES_WITHIN_S = 900.0
-WHAT = ("worker", "engine", "API", "worker and engine", "worker", "API")
+WHAT = ("worker", "API", "engine", "worker and engine", "worker", "API")
 
 
 class Soak:
-    def __init__(self, stack: Stack, client: httpx.Client, rng: random.Random, lines: int) -> None:
+    def __init__(self, stack: Stack, client: httpx.Client, rng: random.Random, lines: int, long_every: int) -> None:
         self._stack = stack
         self._client = client
         self._rng = rng
-        self.texts = [text_of(rng, n, LONG_WORDS if n % MADE_LONG == 0 else rng.randint(2, 40)) for n in range(lines)]
+        self.texts = [text_of(rng, n, LONG_WORDS if n % long_every == 0 else rng.randint(2, 40)) for n in range(lines)]
         self.killed: Counter[str] = Counter()
         self.breaches: list[str] = []
         self.took_s = 0.0
@@ -143,9 +143,17 @@ class Soak:
         print(f"{len(self.breaches)} breaches")
 
 
-def run(stack: Stack, lines: int, kills: int, broker_restarts: int, seed: int, checked: int = 300) -> Soak:
+def run(
+    stack: Stack,
+    lines: int,
+    kills: int,
+    broker_restarts: int,
+    seed: int,
+    checked: int = 300,
+    long_every: int = LONG_EVERY,
+) -> Soak:
     with stack.client() as client:
-        soak = Soak(stack, client, random.Random(seed), lines)
+        soak = Soak(stack, client, random.Random(seed), lines, long_every)
         soak.run(kills, broker_restarts, checked)
         soak.report()
     return soak

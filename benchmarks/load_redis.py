@@ -6,6 +6,7 @@ from typing import Any
 import redis
 
 from benchmarks.load_client import Clients
+from benchmarks.load_memory import resident_kib
 from benchmarks.load_speed import QUIET, small_body, streaming_body
 from tests.integration.chat_client import wait_idle
 from tests.stack import Stack
@@ -46,7 +47,11 @@ def flat() -> list[str]:
             if done % STEP == 0:
                 wait_idle(stack)
                 seen.append(used_kib(client))
-                print(f"  after {done}: {seen[-1]:.0f} KiB in {client.dbsize()} keys", flush=True)
+                api_mib = resident_kib(stack) / 1024
+                print(
+                    f"  after {done}: {seen[-1]:.0f} KiB in {client.dbsize()} keys; the API has {api_mib:.1f} MiB",
+                    flush=True,
+                )
         forever = keys_without_ttl(client)
     if forever:
         breaches.append(f"keys without a TTL: {forever[:10]}")

@@ -189,7 +189,7 @@ class Run:
                 self._collect(number, state)
         self._problems = []
         self._had = self._vectors.count()
-        self.bar.update(self._had, "embedding")
+        self.bar.begin_at(self._had)
 
     def _state_of(self, batch: Sent) -> Json | None:
         """None: the server does not know it."""

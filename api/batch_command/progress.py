@@ -30,7 +30,7 @@ class Bar:
     def __init__(self, total: int, done: int = 0, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description:<11}"),
             BarColumn(),
             TaskProgressColumn(),
             MofNCompleteColumn(),
@@ -62,6 +62,12 @@ class Bar:
         if not self.console.is_terminal and now_s - self._said_s >= LINE_EVERY_S:
             self._said_s = now_s
             self.say(f"{state}: {self._done:,} of {self._total:,}, {self._rate(now_s):,.0f}/s")
+
+    def begin_at(self, done: int) -> None:
+        """What an earlier run has done is not counted in the rate."""
+        self._first = self._done = done
+        self._began_s = time.monotonic()
+        self._progress.reset(self._task, completed=done)
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

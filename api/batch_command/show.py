@@ -2,12 +2,10 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
-
-from rich.console import Console
-from rich.table import Table
 
 from api.batch_command.http_client import FINAL, BatchApi, Json
 from api.batch_command.problems import CommandError
@@ -22,37 +20,37 @@ TIMES = (
 
 
 def print_batches(batches: list[Json]) -> None:
-    table = Table("batch", "status", "endpoint", "done", "failed", "created", box=None, pad_edge=False)
+    rows = [("batch", "status", "endpoint", "done", "failed", "created")]
     for batch in batches:
         done, failed, total = counts_of(batch)
-        table.add_row(
-            batch["id"],
-            batch["status"],
-            batch["endpoint"],
-            f"{done:,} / {total:,}",
-            str(failed),
-            _at(batch["created_at"]),
-        )
-    _console().print(table, soft_wrap=True)
+        amount = f"{done:,} / {total:,}"
+        rows.append((batch["id"], batch["status"], batch["endpoint"], amount, f"{failed:,}", _at(batch["created_at"])))
+    _print_rows(rows)
 
 
 def print_batch(batch: Json) -> None:
     done, failed, total = counts_of(batch)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row("batch", batch["id"])
-    table.add_row("status", batch["status"])
-    table.add_row("endpoint", batch["endpoint"])
-    table.add_row("done", f"{done:,} of {total:,}, {failed:,} failed")
+    rows = [
+        ("batch", batch["id"]),
+        ("status", batch["status"]),
+        ("endpoint", batch["endpoint"]),
+        ("done", f"{done:,} of {total:,}, {failed:,} failed"),
+    ]
     for name in ("input_file_id", "output_file_id", "error_file_id"):
         if batch.get(name):
-            table.add_row(name.removesuffix("_id").replace("_", " "), batch[name])
-    for name in TIMES:
-        if batch.get(name):
-            table.add_row(name.removesuffix("_at"), _at(batch[name]))
+            rows.append((name.removesuffix("_id").replace("_", " "), batch[name]))
+    rows += [(name.removesuffix("_at"), _at(batch[name])) for name in TIMES if batch.get(name)]
     for error in (batch.get("errors") or {}).get("data") or []:
         place = f"line {error['line']}: " if error.get("line") else ""
-        table.add_row("error", f"{place}{error['message']}")
-    _console().print(table, soft_wrap=True)
+        rows.append(("error", f"{place}{error['message']}"))
+    _print_rows(rows)
+
+
+def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
+    """In columns, however narrow the terminal is: an id that is cut is of no use."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())  # noqa: T201
 
 
 def counts_of(batch: Json) -> tuple[int, int, int]:
@@ -100,7 +98,7 @@ def fetch_files(api: BatchApi, batch_id: str, output: Path) -> bool:
             with part.open("wb") as out:
                 _copy(api, file_id, out)
             part.replace(path)
-            _console().print(str(path), soft_wrap=True, highlight=False)
+            print(path)  # noqa: T201
     return bool(errors_id)
 
 
@@ -109,10 +107,6 @@ def _copy(api: BatchApi, file_id: str, out: IO[bytes]) -> None:
         for chunk in chunks:
             out.write(chunk)
     out.flush()
-
-
-def _console() -> Console:
-    return Console(highlight=False)
 
 
 def _at(unix_s: Any) -> str:

@@ -16,9 +16,7 @@ class VectorFile:
         self._n_rows = rows
         self._rows: Any = None
         if path.exists():
-            import numpy as np
-
-            self._rows = np.lib.format.open_memmap(path, mode="r+")
+            self._rows = _opened(path)
 
     @property
     def path(self) -> Path:
@@ -67,11 +65,14 @@ class VectorFile:
         return sum(int((~np.isnan(self._rows[at : at + CHUNK_ROWS, 0])).sum()) for at in starts)
 
     def flush(self) -> None:
+        """On disk, and out of this process's memory."""
         if self._rows is not None:
             self._rows.flush()
+            self._rows = _opened(self._path)
 
     def close(self) -> None:
-        self.flush()
+        if self._rows is not None:
+            self._rows.flush()
         self._rows = None
 
     def _make(self, width: int) -> None:
@@ -84,4 +85,10 @@ class VectorFile:
         rows.flush()
         del rows
         name.replace(self._path)
-        self._rows = np.lib.format.open_memmap(self._path, mode="r+")
+        self._rows = _opened(self._path)
+
+
+def _opened(path: Path) -> Any:
+    import numpy as np
+
+    return np.lib.format.open_memmap(path, mode="r+")

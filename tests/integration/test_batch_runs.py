@@ -102,10 +102,10 @@ def test_an_interactive_request_starts_at_the_next_slice(slow_batches: Stack) ->
 
 def test_a_text_that_kills_the_engine_fails_alone(slow_batches: Stack) -> None:
     with slow_batches.client() as client:
-        texts = ["a FAKE-CRASH here", *(f"fine {n}" for n in range(3))]
+        texts = ["a FAKE-CRASH here", "fine"]
         batch_id = create(client, [embedding_line(n, text) for n, text in enumerate(texts)])
         batch = wait_ended(client, batch_id, 120.0)
-        assert batch["request_counts"] == {"total": 4, "completed": 3, "failed": 1}
+        assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
         (error,) = answers(client, batch["error_file_id"])
         assert (error["custom_id"], error["response"]["body"]["error"]["code"]) == ("text-0", "worker_lost")
         assert vectors_of(answers(client, batch["output_file_id"])[0]["response"]["body"]).shape[0] == 1
@@ -114,7 +114,7 @@ def test_a_text_that_kills_the_engine_fails_alone(slow_batches: Stack) -> None:
 
 def test_a_batch_outlives_deaths_of_worker_api_and_broker() -> None:
     """A small benchmarks/batch_crash_soak.py."""
-    with Stack(batch_crash_soak.FAKE, keep=True) as stack:
-        soak = batch_crash_soak.run(stack, 300, 2, 1, seed=4, checked=20)
+    with Stack({**FAKE_ENV, "LIS_FAKE_PREFILL": "0.02"}, keep=True) as stack:
+        soak = batch_crash_soak.run(stack, 300, 2, 1, seed=4, checked=20, long_every=1)
         assert soak.breaches == []
         assert sum(soak.killed.values()) == 3

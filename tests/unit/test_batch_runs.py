@@ -132,6 +132,17 @@ async def test_a_text_kills_the_engine_three_times_alone_before_it_is_given_up(w
     assert len(world.lane.slices) == 5
 
 
+async def test_one_of_many_texts_is_found_before_the_engine_has_died_often(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embeddings.EmbeddingLines, "sizes", EMBEDDINGS)
+    given = [f"{n} {POISON if n == 77 else 'fine'}" for n in range(200)]
+    batch = await world.ended(await world.batch(lines_of(given)))
+    assert (batch.counts.completed, batch.counts.failed) == (199, 1)
+    deaths = [part for part in world.lane.slices if any(POISON in text for text in part)]
+    assert len(deaths) <= 5, [len(part) for part in deaths]
+
+
 async def test_dimensions_that_the_model_does_not_have_fail_their_line(tmp_path: Path) -> None:
     world = World(tmp_path, embedding_mrl=False)
     data = lines_of(["a"]) + line("cut", input="b", dimensions=2)

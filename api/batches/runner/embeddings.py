@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -22,7 +23,9 @@ from api.protocol.fields import InvalidRequest
 
 log = logging.getLogger(__name__)
 
-MAX_SENDINGS = 3  #: of a text during which the engine died each time, alone with it
+MAX_SENDINGS = 2  #: of a slice during which the engine died each time; then its texts are sent in smaller ones
+MAX_SENDINGS_ALONE = 3  #: of a text, that of its last slice among them; then its line fails
+PARTS = 8  #: smaller slices that are made of one, at least: each round of them may cost the engine's life once
 DEATH_PAUSE_S = 1.0
 MAX_IN_FLIGHT = 8
 
@@ -126,16 +129,16 @@ class EmbeddingLines:
         """Find the text that does it, and run the others."""
         if exc.code in RESTARTABLE:
             deaths += 1
-            if deaths < (MAX_SENDINGS if len(texts) == 1 else 2):
+            if deaths < (MAX_SENDINGS_ALONE if len(texts) == 1 else MAX_SENDINGS):
                 await asyncio.sleep(DEATH_PAUSE_S * deaths)
                 await self._embed(window, texts, deaths)
                 return
         guilty = _position(exc.param, len(texts))
         if guilty is None and len(texts) > 1:
-            log.warning("slice of a batch is halved", extra={"batch_id": self._batch.id, "reason": exc.message})
-            middle = len(texts) // 2
-            for half in (texts[:middle], texts[middle:]):
-                await self._embed(window, half, 1 if exc.code in RESTARTABLE else 0)
+            extra = {"batch_id": self._batch.id, "texts": len(texts), "reason": exc.message}
+            log.warning("slice of a batch is divided", extra=extra)
+            for part in _divided(texts):
+                await self._embed(window, part, 1 if exc.code in RESTARTABLE else 0)
             return
         item = texts[guilty or 0]
         name = f"input[{item.position}]"
@@ -188,6 +191,12 @@ def _position(param: str | None, n_texts: int) -> int | None:
     """The `i` of `input[i]`."""
     digits = (param or "").removeprefix("input[").removesuffix("]")
     return int(digits) if digits.isdecimal() and int(digits) < n_texts else None
+
+
+def _divided(texts: list[Text]) -> list[list[Text]]:
+    """In parts of equal size: of 512 texts one is found in two rounds."""
+    size = math.ceil(len(texts) / max(PARTS, math.isqrt(len(texts))))
+    return [texts[at : at + size] for at in range(0, len(texts), size)]
 
 
 def _shares(sizes: list[int], total: int) -> list[int]:

@@ -141,6 +141,7 @@ class BatchLane:
 
     async def _started(self, state: JobState, first_s: float) -> None:
         """Return when a worker runs it. Raises JobRefused also when the broker has forgotten it."""
+        state.may_restart = False  # whoever counts the deaths must see each one
         state.created = first_s  # its turn between interactive requests counts from the first sending
         waiting = asyncio.ensure_future(self._queue.wait_started(state))
         was_missing = False
