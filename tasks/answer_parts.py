@@ -54,3 +54,4 @@ class AnswerPlan(NamedTuple):
     preserved: frozenset[str] = frozenset()  #: control tokens whose spelling the parser must see in the text
     grammar: str | None = None  #: llguidance's, of what is generated from a moment on when the parser is not free
     opening: str | None = None  #: a mark that the first token may spell in spite of the grammar (`<think>`)
+    must_hold: bool = False  #: the grammar is of the answer itself: reasoning may not be the end of it

@@ -172,6 +172,9 @@ def _drop_what_restricts_nothing(schema: Schema) -> None:
     for keyword, value in (("uniqueItems", False), ("unevaluatedProperties", True), ("unevaluatedItems", True)):
         if schema.get(keyword) is value:
             del schema[keyword]
+    types = schema.get("type")
+    if isinstance(types, str | list) and "string" not in ([types] if isinstance(types, str) else types):
+        schema.pop("format", None)  # one of text; OpenAPI's `int64` and `double` only say how a number is kept
 
 
 def _refuse_unheld(schema: Schema, path: str) -> None:

@@ -46,7 +46,12 @@ KEYWORDS = [
     Keyword(("minItems", "maxItems"), True),
     Keyword(("minLength", "maxLength"), True, "in Unicode characters"),
     Keyword(("pattern",), True, r"without look-around, back-references and `\b`; `\d`, `\w` and `\s` are ASCII"),
-    Keyword(("format",), True, ", ".join(f"`{name}`" for name in FORMATS) + "; any other is refused"),
+    Keyword(
+        ("format",),
+        True,
+        "of text: " + ", ".join(f"`{name}`" for name in FORMATS) + "; any other is refused. Beside another `type` it "
+        "restricts nothing (`int64`, `double`)",
+    ),
     Keyword(
         ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), True, "numbers are written without exponent"
     ),

@@ -14,7 +14,7 @@ from api.batch_command.outputs import Row, write_output
 from api.batch_command.problems import CommandError, ServerError, UsageError
 from api.batch_command.progress import Bar
 from api.batch_command.request_files import RequestFile, RequestFiles
-from api.batch_command.vectors import VectorFile
+from api.batch_command.vectors import CHUNK_ROWS, VectorFile
 
 IN_FLIGHT = 4  #: batches on the server at a time, so that a long input does not fill its disk
 MAX_SHOWN = 20  #: failed texts that are listed
@@ -180,6 +180,10 @@ class Run:
         """Look what became of the batches that an earlier run sent. What they lack is asked for anew."""
         for number, batch in list(self._in_flight.items()):
             state = self._state_of(batch)
+            while state is not None and state["status"] == "cancelling":
+                self.bar.update(self._had, "cancelling")
+                time.sleep(POLL_S)
+                state = self._state_of(batch)
             if state is None:
                 self._forget(number)
                 continue
@@ -267,6 +271,8 @@ class Run:
 
     def _rows(self) -> Iterator[Row]:
         for item in self._job.source.items():
+            if item.row % CHUNK_ROWS == 0:
+                self._vectors.flush()
             vector = self._vectors.get(item.row)
             if vector is not None:
                 yield Row(item, vector, "")

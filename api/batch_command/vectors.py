@@ -79,11 +79,11 @@ class VectorFile:
         import numpy as np
 
         name = self._path.with_name(self._path.name + ".new")
-        rows = np.lib.format.open_memmap(name, mode="w+", dtype="<f4", shape=(self._n_rows, width))
-        for at in range(0, self._n_rows, CHUNK_ROWS):
-            rows[at : at + CHUNK_ROWS] = np.nan
-        rows.flush()
-        del rows
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self._n_rows, width)}
+        with name.open("wb") as out:
+            np.lib.format.write_array_header_1_0(out, header)
+            for at in range(0, self._n_rows, CHUNK_ROWS):
+                out.write(np.full((min(CHUNK_ROWS, self._n_rows - at), width), np.nan, dtype="<f4").tobytes())
         name.replace(self._path)
         self._rows = _opened(self._path)
 

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 LEASE_S = 8.0
 RENEW_S = 2.0
 LOOK_S = 5.0  #: between two looks for batches that nobody has
+LOOK_AGAIN_S = 1.0  #: the same while other processes have some
 SWEEP_S = 600.0
 RETRY_S = 10.0  #: after work on a batch has failed
 REDIS_ERRORS = (redis.RedisError, OSError)
@@ -95,8 +96,10 @@ class Keeper:
         swept_s = float("-inf")
         while True:
             self._wake.clear()
+            pause_s = LOOK_S
             try:
-                await self._take_free()
+                if await self._take_free():
+                    pause_s = LOOK_AGAIN_S
                 if time.monotonic() - swept_s > SWEEP_S:
                     swept_s = time.monotonic()
                     await self.sweep()
@@ -106,9 +109,11 @@ class Keeper:
                 log.exception("batches not looked at")
             check_cancelled()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), LOOK_S)
+                await asyncio.wait_for(self._wake.wait(), pause_s)
 
-    async def _take_free(self) -> None:
+    async def _take_free(self) -> bool:
+        """Whether other processes have batches, which may die."""
+        are_others = False
         for batch in await self._batches.unfinished():
             if batch.id in self._mine or not self._has_work(batch):
                 continue
@@ -118,6 +123,9 @@ class Keeper:
                 task = asyncio.create_task(self._work(batch.id), name=f"batch-{batch.id}")
                 self._mine[batch.id] = task
                 task.add_done_callback(partial(self._done, batch.id))
+            else:
+                are_others = True
+        return are_others
 
     def _has_work(self, batch: BatchRecord) -> bool:
         return self._runner is not None or _is_ours(batch)

@@ -19,7 +19,8 @@ def refuse_unsupported_chat(fields: Fields) -> None:
     """Raises InvalidRequest (`unsupported_value`) for the first chat field that asks for something not served."""
     nothing: tuple[Any, ...] = (None, "", [], {})
     for name, message in NEVER_CHAT.items():
-        if fields.get(name) not in nothing:
+        value = fields.get(name)
+        if value not in nothing or (name == "web_search_options" and value == {}):  # no options: a search with defaults
             raise unsupported(name, message)
     if fields.get("function_call") not in (None, "none", "auto"):
         raise unsupported("function_call", "'function_call' is not supported; send 'tools'.")

@@ -46,6 +46,7 @@ def plan_answer(request: GenerateRequest, ways: AnswerWays, prompt_text: str) ->
         _preserved((*seen, *marks), ways.special),
         content.grammar,
         marks.opening if end is PromptEnd.LEAVES_OPEN else None,
+        must_hold=content.grammar is not None and not content.new_parser().is_free,
     )
 
 

@@ -114,7 +114,7 @@ def test_a_text_that_kills_the_engine_fails_alone(slow_batches: Stack) -> None:
 
 def test_a_batch_outlives_deaths_of_worker_api_and_broker() -> None:
     """A small benchmarks/batch_crash_soak.py."""
-    with Stack({**FAKE_ENV, "LIS_FAKE_PREFILL": "0.02"}, keep=True) as stack:
+    with Stack({**FAKE_ENV, "LIS_FAKE_PREFILL": "0.015"}, keep=True) as stack:
         soak = batch_crash_soak.run(stack, 300, 2, 1, seed=4, checked=20, long_every=1)
         assert soak.breaches == []
         assert sum(soak.killed.values()) == 3

@@ -70,6 +70,13 @@ def test_a_function_without_parameters_is_called_without_arguments(rig: Rig) -> 
     assert (name, json.loads(arguments), sink.text, sink.reason) == ("now", {}, "", FinishReason.TOOL_CALLS)
 
 
+@pytest.mark.parametrize("stop", ["{", ":", "now", "["])
+def test_a_stop_text_does_not_cut_a_call_that_must_come(rig: Rig, stop: str) -> None:
+    sink = ask(rig, tool_choice=ToolChoice.REQUIRED, tool_name="now", stop=[stop])
+    [(name, arguments)] = calls_of(sink)
+    assert (name, json.loads(arguments), sink.text, sink.reason) == ("now", {}, "", FinishReason.TOOL_CALLS)
+
+
 def test_an_answer_or_a_call_where_both_may_come(rig: Rig) -> None:
     sink = ask(rig, grammar=SCHEMA, tools=TOOLS[:1])
     if sink.calls:

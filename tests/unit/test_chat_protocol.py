@@ -42,6 +42,7 @@ def test_unknown_and_newer_fields_are_ignored() -> None:
         ("audio", {"voice": "alloy"}),
         ("modalities", ["text", "audio"]),
         ("web_search_options", {"search_context_size": "low"}),
+        ("web_search_options", {}),
     ],
 )
 def test_known_and_not_served_is_said(field: str, value: Any) -> None:

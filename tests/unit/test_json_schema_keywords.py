@@ -242,6 +242,21 @@ def test_what_restricts_nothing_is_accepted(schema: dict[str, Any]) -> None:
     assert conforms(json_schema({"type": "array", **schema}), "[1, 1]")
 
 
+@pytest.mark.parametrize("kind", ["integer", ["integer", "null"]], ids=str)
+@pytest.mark.parametrize("value", ["int32", "int64", "double", "date", "date-time"])
+def test_a_format_restricts_text_alone(kind: Any, value: str) -> None:
+    grammar = json_schema({"type": kind, "format": value})
+
+    assert conforms(grammar, "5")
+    assert not conforms(grammar, '"5"')
+
+
+@pytest.mark.parametrize("kind", [None, "string", ["string", "integer"]], ids=str)
+def test_a_format_of_what_may_be_text_is_refused_when_it_is_not_known(kind: Any) -> None:
+    with pytest.raises(GrammarError, match="`format`"):
+        check_grammar(json_schema({"format": "int64"} | ({"type": kind} if kind else {})))
+
+
 def test_a_property_may_have_a_keyword_s_name() -> None:
     grammar = json_schema({"type": "object", "properties": {"not": INTEGER, "if": {"enum": ["contains"]}}})
 

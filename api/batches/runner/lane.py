@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 WAIT_S = 300.0  #: then it is sent again: its message may have been lost with a broker
 CHECK_S = 2.0  #: between two looks whether the broker still knows it
-PAUSE_S, MAX_PAUSE_S = 0.25, 4.0  #: after a refusal
+PAUSE_S, MAX_PAUSE_S = 0.25, 2.0  #: after a refusal
 
 Result = TypeVar("Result")
 

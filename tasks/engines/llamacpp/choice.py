@@ -38,6 +38,7 @@ class Choice:
         parser = prompt.plan.new_parser() if prompt.plan else None
         self._parser = parser
         self._reader = AnswerReader(number, parser, self._with_logprobs, sink)
+        self._must_hold = prompt.plan is not None and prompt.plan.must_hold
         self._constraint: Constraint | None = None
         if prompt.grammar is not None:
             self._constraint = Constraint(model.grammar_tokens, prompt.grammar, model.vocab)
@@ -50,7 +51,7 @@ class Choice:
         Raises DecodeFailed.
         """
         is_constrained = self._constraint is not None and self._constraint.active
-        if not (is_constrained or self._with_logprobs or self.n_tokens < self._min_tokens):
+        if not (is_constrained or self._with_logprobs or self._may_not_end()):
             return self._sampler.sample(context, row)
         logits = self._logits.row(row)
         if self._prompt.logprobs is not None:
@@ -105,20 +106,24 @@ class Choice:
 
     def _possible(self, logits: Float32Array) -> TokenIds | None:
         """The tokens to choose among; None: all."""
-        is_too_early = self.n_tokens < self._min_tokens
         constraint = self._constraint
         if not (constraint and constraint.active):
-            return self._vocab.not_eog if is_too_early else None
+            return self._vocab.not_eog if self._may_not_end() else None
         allowed = constraint.allowed()
         may_end = constraint.may_end
         if not self.n_tokens and self._prompt.opening is not None:
             allowed[self._prompt.opening] = 1
-        if may_end and not is_too_early and not self._prompt.sampling.ignore_eos:
+        if may_end and not self._may_not_end() and not self._prompt.sampling.ignore_eos:
             allowed[self._vocab.eog] = 1
         possible: TokenIds = np.flatnonzero(allowed)
         if not len(possible) and not may_end:
             raise DecodeFailed("No token of this model can go on the answer as its grammar demands.")
         return possible
+
+    def _may_not_end(self) -> bool:
+        """Too few tokens, or nothing but reasoning where a grammar is to follow."""
+        reasons = self._must_hold and self._parser is not None and self._parser.in_reasoning
+        return reasons or self.n_tokens < self._min_tokens
 
     def _read_marks(self, text: str, constraint: Constraint) -> None:
         """Let the parser read, and have the grammar hold exactly where the parser says that it does."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.answer_parts import AnswerPlan
-from tasks.contracts import GenerateRequest, GrammarKind
+from tasks.contracts import GenerateRequest, GrammarKind, ToolChoice
 from tasks.engines.base import ContextLengthExceeded, FrameSink, InvalidRequest, ModelLoadError
 from tasks.engines.llamacpp.answer_planner import AnswerPlanner
 from tasks.engines.llamacpp.chat_template import ChatTemplate
@@ -109,7 +109,7 @@ class LlamaChatEngine:
             id=request.id,
             prompts=prompts,
             max_tokens=[min(max_tokens, self.n_ctx - len(tokens)) for tokens in prompts],
-            stop=request.stop,
+            stop=[] if request.tool_choice is ToolChoice.REQUIRED else request.stop,  # no text comes, only calls
             sampling=request.sampling,
             is_chat=request.messages is not None,
             n=max(request.n, 1),

@@ -1,5 +1,7 @@
 """Plans of answers that may be calls: what is constrained, and from where on."""
 
+from typing import Any
+
 import pytest
 
 from tasks.answer_parts import CallPart, TextPart
@@ -149,6 +151,24 @@ def test_the_grammar_holds_when_the_reasoning_is_over() -> None:
     assert isinstance(first, CallPart)
     assert first.name == "now"
     assert rest == [CallPart(0, "", "", "{}")]
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "must_hold"),
+    [
+        ({"tools": None, "grammar": SCHEMA}, True),
+        ({"grammar": SCHEMA}, True),
+        (REQUIRED, True),
+        ({"tools": STRICT}, False),
+        ({}, False),
+    ],
+    ids=["schema", "schema or calls", "required", "strict", "free"],
+)
+def test_reasoning_is_no_end_where_the_grammar_is_of_the_answer(
+    request_fields: dict[str, Any], must_hold: bool
+) -> None:
+    made = plan(BY_NAME["hermes"], prompt="<think>", thinks=True, **request_fields)
+    assert made.must_hold is must_hold
 
 
 def test_a_text_prompt_has_neither_calls_nor_reasoning() -> None:
