@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+from tasks.closed_objects import close_objects
 from tasks.grammar_error import GrammarError
-from tasks.schema_keywords import FORMATS, MAX_PROPERTIES, UNHELD
+from tasks.schema_keywords import ANNOTATIONS, FORMATS, MAX_PROPERTIES, UNHELD
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_LEVELS = 64  #: schemas within schemas
@@ -50,7 +51,9 @@ def prepared_schema(source: str | Schema | bool) -> Schema:
         raise GrammarError("The JSON schema is false: it allows no value.")
     if not isinstance(schema, dict):
         raise GrammarError("The JSON schema must be an object.")
-    _Preparation(schema).prepare(schema, "", 0)
+    preparation = _Preparation(schema)
+    preparation.prepare(schema, "", 0)
+    close_objects(preparation.schemas, lambda inner: (referred(schema, inner) or ("", None))[1])
     schema["x-guidance"] = json_schema_options()
     return schema
 
@@ -125,6 +128,7 @@ class _Preparation:
     """Walks every schema that can be reached, and changes it in place."""
 
     def __init__(self, root: Schema) -> None:
+        self.schemas: list[Schema] = []  #: all that can be reached
         self._root = root
         self._seen: set[int] = set()
         self._multiple = 1
@@ -135,6 +139,7 @@ class _Preparation:
         if not isinstance(schema, dict):
             raise GrammarError(f"The JSON schema{at(path)} must be an object, true or false.")
         self._seen.add(id(schema))
+        self.schemas.append(schema)
         if level > MAX_LEVELS:
             raise GrammarError(f"The JSON schema is nested deeper than {MAX_LEVELS} levels.")
         _drop_what_restricts_nothing(schema)
@@ -175,6 +180,8 @@ def _drop_what_restricts_nothing(schema: Schema) -> None:
     types = schema.get("type")
     if isinstance(types, str | list) and "string" not in ([types] if isinstance(types, str) else types):
         schema.pop("format", None)  # one of text; OpenAPI's `int64` and `double` only say how a number is kept
+    if schema.get("format") in ANNOTATIONS:
+        del schema["format"]
 
 
 def _refuse_unheld(schema: Schema, path: str) -> None:

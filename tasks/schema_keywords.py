@@ -24,6 +24,8 @@ FORMATS = (
     "uuid",
 )
 
+ANNOTATIONS = ("binary", "byte", "password", "path")  #: formats that say what a text is for, not how it is written
+
 MAX_PROPERTIES = 1000
 
 KEYWORDS = [
@@ -31,7 +33,12 @@ KEYWORDS = [
     Keyword(("enum", "const"), True, "of any JSON values"),
     Keyword(("properties",), True, f"in the order of the schema; at most {MAX_PROPERTIES} of one object"),
     Keyword(("required",), True),
-    Keyword(("additionalProperties",), True, "true, false or a schema; after those of `properties`"),
+    Keyword(
+        ("additionalProperties",),
+        True,
+        "true, false or a schema; after those of `properties`. Absent beside `properties`: false, but for schemas that "
+        "are merged with others",
+    ),
     Keyword(("patternProperties",), True, "where no two patterns can match the same name"),
     Keyword(
         ("minProperties",),
@@ -49,7 +56,11 @@ KEYWORDS = [
     Keyword(
         ("format",),
         True,
-        "of text: " + ", ".join(f"`{name}`" for name in FORMATS) + "; any other is refused. Beside another `type` it "
+        "of text: "
+        + ", ".join(f"`{name}`" for name in FORMATS)
+        + "; any other is refused, but for "
+        + ", ".join(f"`{name}`" for name in ANNOTATIONS)
+        + ", which restrict nothing. Beside another `type` it "
         "restricts nothing (`int64`, `double`)",
     ),
     Keyword(

@@ -1,6 +1,7 @@
 """Types of settings that need more than pydantic's own limits, and the words for what they may be."""
 
 import os
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -8,6 +9,11 @@ import psutil
 from pydantic import AfterValidator, Field, SecretStr
 
 from tasks.api_keys import doubles, parse_value
+
+_HERE = Path(__file__).parents[1]
+#: The checkout, wherever a process is started from; where the package is installed without one, the current directory.
+PROJECT_ROOT = _HERE if (_HERE / "pyproject.toml").is_file() else Path.cwd()
+ENV_FILE = PROJECT_ROOT / ".env"
 
 #: Fields for which an empty value says something. For all others `LIS_X=` is as good as not set.
 MAY_BE_EMPTY = frozenset(
@@ -86,3 +92,8 @@ Pooling = Literal["last", "mean", "cls"]
 ModelName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(one_word)]
 Seconds = Annotated[float, Field(allow_inf_nan=False, le=86_400)]
 LongSeconds = Annotated[float, Field(allow_inf_nan=False, le=315_360_000)]  #: ten years
+
+
+def env(name: str, default: Any, meaning: str, **limits: Any) -> Any:
+    """A field that `LIS_` and `name` set; `meaning` is for the README's table."""
+    return Field(default, validation_alias="LIS_" + name, description=meaning, **limits)

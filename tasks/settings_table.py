@@ -5,7 +5,8 @@ from pathlib import Path
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from tasks.settings import PROJECT_ROOT, Settings
+from tasks.setting_types import PROJECT_ROOT
+from tasks.settings import Settings
 
 
 def settings_rows() -> dict[str, tuple[str, str]]:

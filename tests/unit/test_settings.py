@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from tasks import settings as settings_module
-from tasks.settings import PROJECT_ROOT, Settings, SettingsInvalid, load_settings
+from tasks.setting_types import ENV_FILE, PROJECT_ROOT
+from tasks.settings import Settings, SettingsInvalid, load_settings
 from tasks.settings_problems import unknown_variables
 from tasks.settings_table import settings_rows, settings_table
 
@@ -52,7 +53,7 @@ def test_the_env_file_is_the_projects_own_and_not_that_of_the_current_directory(
     monkeypatch.undo()
     write_env(tmp_path, "LIS_PORT=1\n")
     monkeypatch.chdir(tmp_path)
-    assert Path(__file__).parents[2] / ".env" == settings_module.ENV_FILE
+    assert Path(__file__).parents[2] / ".env" == ENV_FILE
     assert load_settings().port != 1
     assert load_settings().models_dir.is_absolute()
 
