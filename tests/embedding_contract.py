@@ -56,9 +56,11 @@ class EmbeddingEngineContract:
         assert np.isfinite(engine.embed(["a \ud800 b"]).vectors).all()
 
     def test_prompt_tokens_add_up(self, engine: EmbeddingEngine) -> None:
-        together = engine.embed(["one two three", "four"]).prompt_tokens
-        assert together == engine.embed(["one two three"]).prompt_tokens + engine.embed(["four"]).prompt_tokens
-        assert together >= 4
+        together = engine.embed(["one two three", "four"])
+        singly = [engine.embed([text]).prompt_tokens for text in ("one two three", "four")]
+        assert together.prompt_tokens == sum(singly)
+        assert list(together.tokens) == singly
+        assert together.prompt_tokens >= 4
 
     def test_over_long_text_is_cut_and_named(self, engine: EmbeddingEngine) -> None:
         result = engine.embed(["short", "long " * 1000, "short again"])

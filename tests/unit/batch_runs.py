@@ -64,6 +64,8 @@ class FakeLane:
         said = request.messages[-1]["content"] if request.messages else request.prompts[0]
         if POISON in said:
             raise RequestFailed(ErrorCode.WORKER_LOST, "The worker that ran this request was lost.")
+        if VAGUE in said:
+            raise RuntimeError("a fault of the server's own")
         if WRONG in said:
             raise RequestFailed(ErrorCode.CONTEXT_LENGTH_EXCEEDED, "too long", "messages")
         answer = Answer([Choice(text=f"echo {said}")], Usage(3, 5, 1, 2), Timings())

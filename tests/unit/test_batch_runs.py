@@ -177,6 +177,16 @@ async def test_chats_are_answered_as_the_endpoint_does_and_fail_alone(world: Wor
     assert sent.count(POISON) == 3 and sent.count(WRONG) == 1
 
 
+async def test_a_fault_of_the_servers_own_costs_its_line_and_tells_nothing(world: World) -> None:
+    data = chat_line("bad", VAGUE) + chat_line("good", "hi")
+    batch = await world.ended(await world.batch(data, CHATS))
+    assert (batch.counts.completed, batch.counts.failed) == (1, 1)
+    (error,) = await world.lines(batch.error_file_id)
+    assert error["response"]["status_code"] == 500
+    assert error["response"]["body"]["error"]["code"] == "internal_error"
+    assert "fault" not in json.dumps(error)
+
+
 async def test_completions_are_answered_too(world: World) -> None:
     data = line("one", "/v1/completions", model=CHAT, prompt="once", echo=True)
     batch = await world.ended(await world.batch(data, "/v1/completions"))

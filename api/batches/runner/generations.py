@@ -1,6 +1,7 @@
 """Lines of the chat and completions endpoints: a request each."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,8 @@ from api.protocol.batch_lines import CHAT, COMPLETIONS
 from api.protocol.chat import ChatAnswer
 from api.protocol.completions import CompletionAnswer
 from tasks.contracts import Lane
+
+log = logging.getLogger(__name__)
 
 FORMATS: dict[str, Callable[[Generation], AnswerFormat]] = {CHAT: ChatAnswer, COMPLETIONS: CompletionAnswer}
 MAX_SENDINGS = 3  #: of a request during which the engine died each time
@@ -56,6 +59,10 @@ class GenerationLines:
     async def _line(self, window: Window, place: int, parsed: Generation) -> None:
         try:
             await self._generate(window, place, parsed)
+        except Exception as exc:  # a fault of ours with one line must not stop the batch
+            line = window.lines[place].number
+            log.exception("line of a batch failed", extra={"batch_id": self._batch.id, "line": line})
+            self._fail(window, place, describe(exc))
         finally:
             self._slots.release()
 
