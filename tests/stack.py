@@ -263,8 +263,10 @@ class Stack:
     def engine_pids(self) -> list[int]:
         """The processes that hold the models."""
         assert self.worker is not None
-        try:
-            children = psutil.Process(self.worker.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-        return [child.pid for child in children if "tasks.engine_process" in child.cmdline()]
+        pids = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.worker.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                    if "tasks.engine_process" in child.cmdline():
+                        pids.append(child.pid)
+        return pids

@@ -66,7 +66,7 @@ async def test_frames_arrive_in_order(ear: Ear, publisher: FramePublisher) -> No
     outbox = publisher.open("r1", 1, ear.api_id)
     outbox.put(Started, "w", "b")
     for number in range(100):
-        outbox.put(Delta, f"{number} ", 1)
+        outbox.put(Delta, f"{number} ", 1, 0, False, [])
     expected = "".join(f"{number} " for number in range(100))
     await until(lambda: text_in_order(ear) == expected, "all text")
     assert [frame.seq for frame in ear.frames] == list(range(len(ear.frames)))
@@ -91,7 +91,7 @@ async def test_an_outage_in_mid_stream_loses_no_frame(
     def write(count: int) -> None:
         for _ in range(count):
             written.append(f"{len(written)} ")
-            outbox.put(Delta, written[-1], 1)
+            outbox.put(Delta, written[-1], 1, 0, False, [])
 
     write(50)
     await until(lambda: ear.frames, "some frames")

@@ -206,6 +206,11 @@ async def crash_after(world: World, batch: BatchRecord, windows: int) -> FakeLan
     async def has_done() -> bool:
         return sum(entry.name.endswith(".json") for entry in await world.files.list_parts(batch.id)) >= windows
 
+    async def hang_in_the_next() -> None:
+        if len(dying.slices) > windows:  # each window is one slice here
+            await asyncio.Event().wait()
+
+    dying.before = hang_in_the_next
     await until(has_done)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
