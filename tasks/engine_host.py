@@ -164,9 +164,13 @@ class EngineHost:
                     self._kill(process, "it does not answer")
                     break
                 message = msgspec.msgpack.decode(conn.recv_bytes())
+                self._handle(message, process)
             except (EOFError, OSError):
                 break
-            self._handle(message, process)
+            except Exception:  # nobody would ever hear of what runs there
+                log.exception("a message of the engine process was not understood")
+                self._kill(process, "it cannot be understood")
+                break
         code = process.wait()
         with self._cond:
             lost = [request_id for request_id, ended in self._pending.items() if ended is None]

@@ -171,7 +171,7 @@ class WorkerRuntime:
     def _embed_for_program(self, request: EmbedRequest) -> Ended:
         host = self._host
         assert host is not None
-        host.wait_ready(lambda: None)
+        host.wait_ready(self._give_back_when_draining)
         began, work = time.monotonic(), work_of(request)
         self._work[request.id] = RunningWork(request.id, request.lane.value, int(time.time() * 1000), work)
         self._heartbeat.now()
