@@ -7,12 +7,14 @@ from typing import Any
 import jsonschema
 
 from benchmarks.fuzz.wire import Answer
+from tasks.setting_types import PROJECT_ROOT
 
 JSON_TYPE, STREAM_TYPE = "application/json", "text/event-stream"
 MEMBERS = ["message", "type", "param", "code"]
 #: of the inside: tracebacks, files, names of exceptions
 INSIDE = re.compile(
-    r"Traceback \(most|File \"|site-packages|/usr/|/work/|/home/|\.py\b|\b[A-Z][A-Za-z]+(Error|Exception)\b|<class '"
+    rf"{re.escape(str(PROJECT_ROOT))}|Traceback \(most|File \"|site-packages|/usr/|/home/|\.py\b"
+    r"|\b[A-Z][A-Za-z]+(Error|Exception)\b|<class '"
 )
 
 
