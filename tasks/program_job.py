@@ -41,16 +41,28 @@ def parse_job(arguments: dict[str, Any], max_texts: int = MAX_TEXTS) -> EmbedJob
         raise JobFailed(f"'texts' has {len(job.texts)} texts; it must have 1 to {max_texts}")
     if "" in job.texts:
         raise JobFailed(f"'texts[{job.done + job.texts.index('')}]' is empty")
+    for position, text in enumerate(job.texts, job.done):
+        if not is_unicode(text):
+            raise JobFailed(f"'texts[{position}]' has half of a surrogate pair: it is not Unicode text")
     if job.callback_key.startswith("lis:"):
         raise JobFailed("'callback_key' must not begin with 'lis:': those keys are the server's")
     return job
 
 
-def slice_size(texts: list[str], max_chars: int) -> int:
-    """How many of the texts are embedded now: at least one."""
+def is_unicode(text: str) -> bool:
+    """Half a character, as JSON's escapes can spell one, is not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def slice_size(texts: list[str], max_chars: int, chars_each: int = 0) -> int:
+    """How many of the texts are embedded now: at least one. `chars_each` is what a text costs beside its own."""
     chars = 0
     for count, text in enumerate(texts):
-        chars += len(text)
+        chars += len(text) + chars_each
         if count and chars > max_chars:
             return count
     return len(texts)

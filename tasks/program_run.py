@@ -14,6 +14,7 @@ from tasks.program_job import EmbedJob, JobFailed, result_of, slice_size
 from tasks.program_slices import Slices
 from tasks.retry import until_redis_answers
 
+MARKS = 2  #: tokens that a model puts around a text
 CHARS_PER_TOKEN = 3  #: fewer than most texts have, so that a slice is rather too small
 MAX_RUNS = 2  #: of a slice whose engine died
 
@@ -42,7 +43,7 @@ class ProgramRun:
                 raise JobFailed("this worker serves no embedding model")
             if job.model not in ("", self._model):
                 raise JobFailed(f"the model '{job.model}' is not served; this worker has '{self._model}'")
-            count = slice_size(job.texts, max_tokens * CHARS_PER_TOKEN)
+            count = slice_size(job.texts, max_tokens * CHARS_PER_TOKEN, MARKS * CHARS_PER_TOKEN)
             self._embed(embed, job.texts[:count])
             if count == len(job.texts):
                 return self._result()

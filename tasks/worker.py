@@ -53,6 +53,8 @@ from tasks.worker_name import served_models_key, worker_name
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0  #: for a request that was told to end, after LIS_DRAIN_TIMEOUT
+PROGRAM_SLICE_S = 1.0  #: what a slice of a program's job should take: others wait for so long at most
+SMALLEST_SLICE_TOKENS = 256  #: also before anything was measured
 EXIT_CANNOT_START = 78  #: EX_CONFIG of sysexits.h: starting again would not help
 
 
@@ -166,7 +168,9 @@ class WorkerRuntime:
         self._give_back_when_draining()
         served = self.settings.embedding_model_alias if self.settings.embedding_enabled else ""
         run = ProgramRun(task, job, self._slices, self._claims.token(), served)
-        return run.run(self._embed_for_program, self.settings.batch_slice_tokens)
+        measured = self._meter.rates().embedding_tokens_per_s * PROGRAM_SLICE_S
+        most = max(SMALLEST_SLICE_TOKENS, int(measured))
+        return run.run(self._embed_for_program, min(most, self.settings.batch_slice_tokens))
 
     def _embed_for_program(self, request: EmbedRequest) -> Ended:
         host = self._host

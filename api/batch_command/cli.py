@@ -74,7 +74,7 @@ def embed(
     with _reported(), _api(server, key) as api:
         texts = Source(path=source, field=field, column=column, skip_empty=skip_empty)
         texts.check()
-        check_output(output)
+        check_output(output, source)
         if output.exists() and not (overwrite or resume):
             raise UsageError(f"{output} exists; --overwrite replaces it")
         job = Job(texts, output, model or api.embedding_model(), dimensions, detach or no_wait)

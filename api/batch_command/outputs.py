@@ -23,12 +23,14 @@ class Row(NamedTuple):
 Rows = Iterable[Row]
 
 
-def check_output(path: Path) -> None:
-    """Raises UsageError."""
+def check_output(path: Path, source: Path) -> None:
+    """Raises UsageError, also when the output would replace the input or be one of its texts."""
     if path.suffix.lower() not in WRITERS:
         raise UsageError(f"{path} is none of {', '.join(WRITERS)}")
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}")
+    if source.resolve() in (path.resolve(), *path.resolve().parents):
+        raise UsageError(f"{path} is the input" if source.is_file() else f"{path} is in the folder that is the input")
     if path.suffix.lower() == ".parquet":
         try:
             import pyarrow.parquet  # noqa: F401

@@ -170,11 +170,13 @@ def test_resume_tries_failed_texts_again(server: BatchServer, tmp_path: Path) ->
         (["in.txt", "-o", "there.npy"], "--overwrite"),
         (["in.csv", "-o", "out.npy", "--column", "c"], "may be one of: a, b"),
         (["empty.txt", "-o", "out.npy"], "there are no texts"),
+        (["in.jsonl", "-o", "in.jsonl", "--overwrite"], "in.jsonl is the input"),
+        ([".", "-o", "out.npy"], "is in the folder that is the input"),
     ],
 )
 def test_what_cannot_be_is_told_at_once(server: BatchServer, tmp_path: Path, arguments: list[str], told: str) -> None:
     txt(tmp_path)
-    for name in ("in.pdf", "there.npy", "empty.txt"):
+    for name in ("in.pdf", "in.jsonl", "there.npy", "empty.txt"):
         (tmp_path / name).touch()
     (tmp_path / "in.csv").write_text("a,b\n1,2\n")
     paths = [tmp_path / word if "." in word else word for word in arguments]

@@ -18,6 +18,15 @@ def test_a_slice_has_at_least_one_text_and_no_more_characters_than_told(texts: l
     assert slice_size(texts, 6) == size
 
 
+def test_a_slice_counts_what_each_text_costs_beside_its_characters() -> None:
+    assert slice_size(["a"] * 100, 70, 6) == 10
+
+
+def test_a_text_that_is_not_unicode_is_named() -> None:
+    with pytest.raises(JobFailed, match=r"'texts\[11\]' has half of a surrogate pair"):
+        parse_job({"texts": ["a", "a\ud800"], "done": 10})
+
+
 def test_the_result_joins_the_slices_in_order() -> None:
     rows = np.arange(6, dtype="<f4").reshape(3, 2)
     slices = [(0, 5, Kept(2, rows[:2].tobytes(), [1])), (2, 7, Kept(2, rows[2:].tobytes(), [0]))]

@@ -204,6 +204,7 @@ class Slots:
             self._freed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._freed.wait(), CHECK_S)  # the limit may have grown
+            check_cancelled()
         self._used += 1
 
     def release(self) -> None:
