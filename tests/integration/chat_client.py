@@ -76,6 +76,11 @@ class Call:
         self._socket.shutdown(socket.SHUT_RDWR)
         self.wait()
 
+    def begun(self) -> "Call":
+        """Once it runs, so that what is sent next stands behind it."""
+        self.wait_text()
+        return self
+
     def __enter__(self) -> "Call":
         return self
 

@@ -71,7 +71,7 @@ def test_a_stream_survives_an_outage_longer_than_the_heartbeats_life(frail: Stac
 
 
 def test_a_request_that_waits_survives_a_restart_of_the_broker(frail: Stack) -> None:
-    with chat(frail, FOREVER) as holder, chat(frail, "MARK-waits", max_tokens=5) as waiting:
+    with chat(frail, FOREVER).begun() as holder, chat(frail, "MARK-waits", max_tokens=5) as waiting:
         holder.wait_text()
         wait_until(lambda: queue_len(frail) == 1, "one waits")
         frail.restart_broker()

@@ -156,8 +156,7 @@ def test_every_answer_says_how_long_it_waited(stack: Stack) -> None:
 
 def test_a_refusal_names_the_wait_it_expects(stack: Stack) -> None:
     """100 tokens at 20 a second are to come: half a second later the refused one would wait for some 4 s."""
-    with chat(stack, FOREVER, max_tokens=100) as holder, chat(stack, FOREVER, max_tokens=100):
-        holder.wait_text()
+    with chat(stack, FOREVER, max_tokens=100).begun(), chat(stack, FOREVER, max_tokens=100):
         call = post(stack, "hello", deadline_ms=500).wait()
     assert call.status == 503 and call.error is not None
     assert "would wait about" in call.error["message"]
