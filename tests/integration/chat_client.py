@@ -120,6 +120,15 @@ class Call:
                 self.texts.append(text)
 
 
+def assert_told(call: Call, since_s: float, within_s: float) -> None:
+    """Its worker was lost: an error frame, no `[DONE]`, in time."""
+    call.wait()
+    assert call.error is not None, (call.texts[-3:], call.broken)
+    assert call.error["code"] == "worker_lost"
+    assert not call.has_done
+    assert call.ended_s - since_s < within_s
+
+
 def chat(
     stack: Stack,
     text: str,

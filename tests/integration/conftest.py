@@ -1,5 +1,6 @@
 """Clients of the services that many tests share (tests/conftest.py)."""
 
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,3 +91,15 @@ def keys_have_ttl(request: pytest.FixtureRequest) -> Iterator[None]:
         wait_idle(stack)
         with stack.redis() as client:
             assert keys_without_ttl(client) == []
+
+
+@pytest.fixture
+def empty_broker(broker: Stack) -> None:
+    with broker.redis() as client:
+        client.flushall()
+
+
+@pytest.fixture
+def key() -> str:
+    """An idempotency key that no other test has."""
+    return secrets.token_hex(8)

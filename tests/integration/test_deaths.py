@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 import redis
 
-from tests.integration.chat_client import FOREVER, LONG_PROMPT, Call, assert_served, chat, is_running, wait_idle
+from tests.integration.chat_client import (
+    FOREVER,
+    LONG_PROMPT,
+    assert_served,
+    assert_told,
+    chat,
+    is_running,
+    wait_idle,
+)
 from tests.stack import Stack
 from tests.support import wait_until
 
@@ -20,14 +28,6 @@ def signal_engine(frail: Stack, number: signal.Signals) -> None:
     os.kill(pid, number)
 
 
-def assert_lost(call: Call, since_s: float, within_s: float) -> None:
-    call.wait()
-    assert call.error is not None, (call.texts[-3:], call.broken)
-    assert call.error["code"] == "worker_lost"
-    assert not call.has_done
-    assert call.ended_s - since_s < within_s
-
-
 def test_a_segmentation_fault_in_mid_stream_ends_the_engine_alone(frail: Stack) -> None:
     assert frail.worker is not None
     worker_pid = frail.worker.pid
@@ -35,7 +35,7 @@ def test_a_segmentation_fault_in_mid_stream_ends_the_engine_alone(frail: Stack) 
         call.wait_text(3)
         since_s = time.monotonic()
         signal_engine(frail, signal.SIGSEGV)
-        assert_lost(call, since_s, TOLD_WITHIN_S)
+        assert_told(call, since_s, TOLD_WITHIN_S)
     frail.wait_ready()
     assert_served(frail)
     assert frail.worker.pid == worker_pid
@@ -48,7 +48,7 @@ def test_an_engine_process_that_stands_still_is_killed_after_the_stall_timeout(f
         call.wait_text(3)
         since_s = time.monotonic()
         signal_engine(frail, signal.SIGSTOP)
-        assert_lost(call, since_s, STALL_TIMEOUT_S + 3.0)
+        assert_told(call, since_s, STALL_TIMEOUT_S + 3.0)
     frail.wait_ready()
     assert frail.engine_pids() != engines
     assert_served(frail)
@@ -66,7 +66,7 @@ def test_a_request_that_killed_two_engines_is_not_tried_a_third_time(frail: Stac
             wait_until(lambda: is_running(frail), "the worker has it")
             died_s = time.monotonic()
             die()
-        assert_lost(call, died_s, TOLD_WITHIN_S)
+        assert_told(call, died_s, TOLD_WITHIN_S)
         assert call.texts == []
     frail.wait_ready()
     assert_served(frail)
@@ -89,7 +89,7 @@ def test_an_end_that_nobody_heard_is_told_all_the_same(frail: Stack) -> None:
             wait_until(lambda: is_running(frail, 0), "and told to nobody")
         finally:
             frail.api.popen.send_signal(signal.SIGCONT)
-        assert_lost(call, time.monotonic(), 9.0)
+        assert_told(call, time.monotonic(), 9.0)
     frail.wait_ready()
     assert_served(frail)
 

@@ -10,8 +10,8 @@ import pytest
 from tests.integration.chat_client import (
     FOREVER,
     LONG_PROMPT,
-    Call,
     assert_served,
+    assert_told,
     chat,
     embed,
     is_running,
@@ -39,15 +39,6 @@ def lose_both(frail: Stack) -> None:
     frail.lose_worker()
 
 
-def assert_told(call: Call, since_s: float) -> None:
-    """An error frame, no `[DONE]`, in time."""
-    call.wait()
-    assert call.error is not None, (call.texts[-3:], call.broken)
-    assert call.error["code"] == "worker_lost"
-    assert not call.has_done
-    assert call.ended_s - since_s < TOLD_WITHIN_S
-
-
 # -- engine and worker die --------------------------------------------------------------------------
 
 
@@ -58,7 +49,7 @@ def test_engine_killed_in_mid_stream(frail: Stack) -> None:
         call.wait_text(3)
         since_s = time.monotonic()
         kill_engine(frail)
-        assert_told(call, since_s)
+        assert_told(call, since_s, TOLD_WITHIN_S)
     frail.wait_ready()
     assert_served(frail)
     assert frail.worker.pid == worker_pid
@@ -70,7 +61,7 @@ def test_worker_killed_in_mid_stream(frail: Stack) -> None:
         engines = frail.engine_pids()
         since_s = time.monotonic()
         kill_worker(frail)
-        assert_told(call, since_s)
+        assert_told(call, since_s, TOLD_WITHIN_S)
     wait_until(lambda: frail.engine_pids() not in ([], engines), "another worker has an engine", 30.0)
     frail.wait_ready()
     assert_served(frail)
@@ -82,7 +73,7 @@ def test_worker_and_engine_killed_at_once(frail: Stack) -> None:
         call.wait_text(3)
         since_s = time.monotonic()
         frail.lose_worker()
-        assert_told(call, since_s)
+        assert_told(call, since_s, TOLD_WITHIN_S)
     frail.start_worker()
     frail.wait_ready()
     assert_served(frail)

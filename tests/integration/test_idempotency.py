@@ -1,7 +1,6 @@
 """Idempotency keys: the real app on a real Redis, with a queue that is scripted. Two apps are two API processes."""
 
 import asyncio
-import secrets
 from typing import Any
 
 import pytest
@@ -22,16 +21,7 @@ from tests.stack import Stack
 from tests.unit.fake_jobs import delta, finished
 from tests.unit.routes_support import POSTS
 
-
-@pytest.fixture(autouse=True)
-def empty(broker: Stack) -> None:
-    with broker.redis() as client:
-        client.flushall()
-
-
-@pytest.fixture
-def key() -> str:
-    return secrets.token_hex(8)
+pytestmark = pytest.mark.usefixtures("empty_broker")
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

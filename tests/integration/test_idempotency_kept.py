@@ -1,7 +1,6 @@
 """What is kept of the answers to requests with an idempotency key: for how long, how much, and after a loss."""
 
 import asyncio
-import secrets
 from typing import Any
 
 import pytest
@@ -20,16 +19,7 @@ from tests.integration.idempotent_apps import (
 from tests.stack import Stack
 from tests.unit.fake_jobs import HELLO, delta, finished
 
-
-@pytest.fixture(autouse=True)
-def empty(broker: Stack) -> None:
-    with broker.redis() as client:
-        client.flushall()
-
-
-@pytest.fixture
-def key() -> str:
-    return secrets.token_hex(8)
+pytestmark = pytest.mark.usefixtures("empty_broker")
 
 
 async def test_an_answer_is_forgotten_after_its_time(broker: Stack, key: str) -> None:

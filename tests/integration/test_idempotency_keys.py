@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import secrets
 from typing import Any
 
 import pytest
@@ -19,16 +18,7 @@ from tests.integration.idempotent_apps import (
 from tests.stack import Stack
 from tests.unit.fake_jobs import HELLO
 
-
-@pytest.fixture(autouse=True)
-def empty(broker: Stack) -> None:
-    with broker.redis() as client:
-        client.flushall()
-
-
-@pytest.fixture
-def key() -> str:
-    return secrets.token_hex(8)
+pytestmark = pytest.mark.usefixtures("empty_broker")
 
 
 @pytest.mark.parametrize(
