@@ -83,9 +83,11 @@ class Slices:
         self._redis.expire(job_key(job_id), FINISHED_TTL_S)
 
     def end_with(self, job_id: str, at: int, callback_key: str, answer: bytes, ttl_s: int) -> None:
-        """The job has ended: push its answer, once."""
+        """The job has ended: push its answer, once. Raises JobFailed when the key is no list."""
         if self._redis.get(claim_key(f"{job_id}:{at}")) == ENDED:
             return  # this call is repeated: the answer to the first was lost
+        if self._redis.type(callback_key) not in (b"none", b"list"):
+            raise JobFailed("'callback_key' is a key of Redis that is no list")
         pipe = self._redis.pipeline(transaction=True)
         pipe.rpush(callback_key, answer)
         pipe.expire(callback_key, ttl_s)

@@ -24,6 +24,9 @@ def refuse_unsupported_chat(fields: Fields) -> None:
             raise unsupported(name, message)
     if fields.get("function_call") not in (None, "none", "auto"):
         raise unsupported("function_call", "'function_call' is not supported; send 'tools'.")
+    if fields.boolean("add_generation_prompt") is False:
+        message = "'add_generation_prompt' may only be true: a prompt always ends where the assistant's turn begins."
+        raise unsupported("add_generation_prompt", message)
     modalities = fields.items("modalities") or []
     if any(item != "text" for item in modalities):
         raise unsupported("modalities", "'modalities' may only be [\"text\"]: this model writes text only.")

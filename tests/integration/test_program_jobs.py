@@ -89,6 +89,15 @@ def test_a_callback_key_gets_the_answer_once_and_lapses(service: Stack, app: Cel
         assert 0 < client.ttl(f"lis:job:{job.id}") <= 600
 
 
+def test_an_answer_that_has_no_place_is_a_failure_and_not_lost_in_silence(service: Stack, app: Celery) -> None:
+    key = f"mine:{secrets.token_hex(4)}"
+    with service.redis() as client:
+        client.set(key, "a text", ex=60)
+        with pytest.raises(JobFailed, match="callback_key"):
+            send(app, ["a"], callback_key=key).get(timeout=30)
+        assert client.get(key) == b"a text"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -43,6 +43,7 @@ def test_unknown_and_newer_fields_are_ignored() -> None:
         ("modalities", ["text", "audio"]),
         ("web_search_options", {"search_context_size": "low"}),
         ("web_search_options", {}),
+        ("add_generation_prompt", False),
     ],
 )
 def test_known_and_not_served_is_said(field: str, value: Any) -> None:
