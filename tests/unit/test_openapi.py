@@ -74,7 +74,12 @@ class Asked(dict[str, Any]):
 
 #: read elsewhere: with the lane and the deadline
 QUEUE_FIELDS = {"service_tier", "deadline_ms"}
-OLDER_CHAT_FIELDS = {*NEVER_CHAT, "add_generation_prompt", "function_call", "modalities"}  # refused when they ask for something
+OLDER_CHAT_FIELDS = {
+    *NEVER_CHAT,
+    "add_generation_prompt",
+    "function_call",
+    "modalities",
+}  # refused when they ask for something
 
 
 @pytest.mark.parametrize(
